@@ -1,0 +1,1 @@
+"""Objectives that imitate: likelihood, preference pairs, a teacher's distribution."""

@@ -1,0 +1,1 @@
+"""Objectives that move a policy by its log-probs."""

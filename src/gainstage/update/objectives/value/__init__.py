@@ -1,0 +1,1 @@
+"""Objectives that fit values to returns."""

@@ -1,0 +1,1 @@
+"""Optimizers: they own state and turn gradients into weight steps."""
