@@ -1,0 +1,1 @@
+"""Answers to text problems: one context, continued."""
