@@ -1,0 +1,1 @@
+"""Checks that a measured gain is what it seems to be."""

@@ -1,0 +1,1 @@
+"""Measurements that are functions of something: of spend, of length, of difficulty."""

@@ -1,0 +1,195 @@
+"""Held-out evaluation: records per problem, and what they say in numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from gainstage.measure.audits.pass_at_k import pass_at_k
+from gainstage.measure.intervals import Estimate, clustered_rate, mean_interval, wilson
+from gainstage.types import Problem, Stop
+
+TRUNCATED = frozenset({Stop.LENGTH, Stop.TURNS, Stop.CONTEXT, Stop.TIME_LIMIT})
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One sampled answer (or episode) with its verdict. What does not apply is None.
+
+    `length` counts decisions (tokens, steps); `entropy` and `kl` are means over them in nats, `kl` against the weights
+    that the run started from; `confidence` in [0, 1] is the model's own.
+    """
+
+    reward: float
+    correct: bool | None = None
+    length: int = 0
+    stop: Stop = Stop.EOS
+    confidence: float | None = None
+    abstained: bool | None = None
+    entropy: float | None = None
+    kl: float | None = None
+
+
+@dataclass(frozen=True)
+class EvalRecord:
+    """All answers to one problem. `failed` counts answers lost to infrastructure: they are no verdict."""
+
+    problem_id: str
+    answers: tuple[Answer, ...]
+    failed: int = 0
+
+    @property
+    def n(self) -> int:
+        return len(self.answers)
+
+    @property
+    def correct(self) -> list[bool]:
+        """Verdicts of the answers that have one."""
+        return [a.correct for a in self.answers if a.correct is not None]
+
+    def to_dict(self) -> dict[str, Any]:
+        rows = [{k: (str(v) if k == "stop" else v) for k, v in vars(a).items() if v is not None} for a in self.answers]
+        return {"problem_id": self.problem_id, "failed": self.failed, "answers": rows}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> EvalRecord:
+        answers = tuple(Answer(**{**row, "stop": Stop(row.get("stop", "eos"))}) for row in data["answers"])
+        return cls(data["problem_id"], answers, data.get("failed", 0))
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Settings of an evaluation; part of every comparison's manifest."""
+
+    samples: int = 16
+    problems: int | None = None
+    ks: tuple[int, ...] = field(default=(1, 4, 16))
+
+
+def evaluate(
+    sample: Callable[[list[Problem], int], list[list[Answer]]],
+    problems: Iterable[Problem],
+    k: int,
+    batch: int | None = None,
+) -> list[EvalRecord]:
+    """Ask for `k` answers to every problem.
+
+    Args:
+        sample: `(problems, k) -> answers`, one list of `k` answers a problem, in order. How answers come about and
+            who judges them is the caller's business.
+        problems: held-out problems.
+        k: answers per problem.
+        batch: problems per call of `sample`; all at once where None.
+
+    Raises:
+        ValueError: no problem, k < 1, or `sample` returned another number of answers.
+    """
+    asked = list(problems)
+    if not asked:
+        raise ValueError("evaluate: no problems; check the task's validation or test split")
+    if k < 1:
+        raise ValueError(f"evaluation.samples must be >= 1, got {k}")
+    records = []
+    for start in range(0, len(asked), batch or len(asked)):
+        part = asked[start : start + (batch or len(asked))]
+        answers = sample(part, k)
+        if len(answers) != len(part) or any(len(row) != k for row in answers):
+            raise ValueError(f"evaluate: asked for {len(part)} x {k} answers, got {[len(row) for row in answers][:8]}")
+        for problem, row in zip(part, answers, strict=True):
+            kept = tuple(a for a in row if a.stop is not Stop.FAILED)
+            records.append(EvalRecord(problem.id, kept, len(row) - len(kept)))
+    return records
+
+
+def rate_interval(records: Sequence[EvalRecord], level: float = 0.95) -> Estimate | None:
+    """pass@1 with its interval over problems: Wilson's for one answer a problem, clustered for several."""
+    rows = [record.correct for record in records if record.correct]
+    if not rows:
+        return None
+    if all(len(row) == 1 for row in rows):
+        return wilson(sum(row[0] for row in rows), len(rows), level)
+    return clustered_rate(rows, level)
+
+
+def summarize(records: Sequence[EvalRecord], ks: Sequence[int] = (1, 4, 16), task: str = "") -> dict[str, float]:
+    """Numbers of one evaluation under their log names; with `task`, prefixed by `eval/{task}/`.
+
+    pass@1 with `pass@1/low` and `/high`, unbiased pass@k for every k that all problems have answers enough for,
+    reward, length, share cut off, and where the answers carry them entropy, KL from the start, abstention and
+    hallucination rate (wrong share of attempted) and calibration error.
+    """
+    answers = [answer for record in records for answer in record.answers]
+    out: dict[str, float] = {"problems": len(records), "answers": len(answers)}
+    if failed := sum(record.failed for record in records):
+        out["failed"] = failed
+    if answers:
+        out["reward/mean"] = float(np.mean([a.reward for a in answers]))
+        out["length/mean"] = float(np.mean([a.length for a in answers]))
+        out["length/truncated"] = float(np.mean([a.stop in TRUNCATED for a in answers]))
+        out |= _means_where_given(answers)
+        out |= _pass_rates(records, ks)
+        out |= _honesty(answers)
+    return {f"eval/{task}/{name}": value for name, value in out.items()} if task else out
+
+
+def _pass_rates(records: Sequence[EvalRecord], ks: Sequence[int]) -> dict[str, float]:
+    rate = rate_interval(records)
+    if rate is None or rate.low is None or rate.high is None:
+        return {}
+    out = {"pass@1": rate.value, "pass@1/low": rate.low, "pass@1/high": rate.high}
+    judged = [record.correct for record in records if record.correct]
+    fewest = min(len(row) for row in judged)
+    for k in ks:
+        if 1 < k <= fewest:
+            out[f"pass@{k}"] = float(np.mean([pass_at_k(len(row), sum(row), k) for row in judged]))
+    return out
+
+
+def _means_where_given(answers: Sequence[Answer]) -> dict[str, float]:
+    out = {}
+    for name, key in (("entropy", "entropy/mean"), ("kl", "kl/start"), ("confidence", "confidence/mean")):
+        values = [getattr(a, name) for a in answers if getattr(a, name) is not None]
+        if values:
+            out[key] = float(np.mean(values))
+    return out
+
+
+def _honesty(answers: Sequence[Answer]) -> dict[str, float]:
+    """Abstention, hallucination and calibration. Wrong answers are counted among attempts only."""
+    out: dict[str, float] = {}
+    marked = [a for a in answers if a.abstained is not None]
+    if marked:
+        out["abstention"] = float(np.mean([bool(a.abstained) for a in marked]))
+        attempted = [a for a in marked if not a.abstained and a.correct is not None]
+        if attempted:
+            out["hallucination"] = float(np.mean([not a.correct for a in attempted]))
+    sure = [a for a in answers if a.confidence is not None and a.correct is not None and not a.abstained]
+    if sure:
+        out["ece"] = calibration_error([a.confidence or 0.0 for a in sure], [bool(a.correct) for a in sure])
+    return out
+
+
+def calibration_error(confidence: Sequence[float], correct: Sequence[bool], bins: int = 10) -> float:
+    """Expected calibration error `sum_b n_b / N |acc_b - conf_b|` with equal bins closed on the left.
+
+    Raises:
+        ValueError: different lengths, no answer, or a confidence outside [0, 1].
+    """
+    if len(confidence) != len(correct) or not len(correct):
+        raise ValueError(f"calibration_error: {len(confidence)} confidences for {len(correct)} verdicts")
+    c, y = np.asarray(confidence, dtype=float), np.asarray(correct, dtype=float)
+    if not ((c >= 0) & (c <= 1)).all():
+        raise ValueError("calibration_error: confidences must lie in [0, 1]")
+    place = np.minimum(bins - 1, np.floor(bins * c + 1e-9).astype(int))
+    return math.fsum(
+        float((place == b).mean() * abs(y[place == b].mean() - c[place == b].mean())) for b in np.unique(place)
+    )
+
+
+def returns_interval(records: Sequence[EvalRecord], level: float = 0.95) -> Estimate:
+    """Mean reward over problems (start states) with its t interval."""
+    return mean_interval([float(np.mean([a.reward for a in r.answers])) for r in records if r.answers], level)

@@ -1,0 +1,162 @@
+"""Aggregates over runs and tasks: interquartile mean, stratified bootstrap, probability of improvement, Holm.
+
+Formulas: Agarwal et al., "Deep Reinforcement Learning at the Edge of the Statistical Precipice", NeurIPS 2021.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from gainstage.measure.intervals import (
+    Estimate,
+    PairedDifference,
+    clustered_rate,
+    mean_interval,
+    minimum_detectable_effect,
+    paired_difference,
+    power,
+    runs_needed,
+    sampling_error,
+    standard_error_of_task_mean,
+    standard_error_of_weighted_mean,
+    wilson,
+)
+
+__all__ = [
+    "Estimate", "PairedDifference", "by_task", "clustered_rate", "holm", "iqm", "mean_interval",
+    "minimum_detectable_effect", "paired_difference", "performance_profile", "power", "probability_of_improvement",
+    "runs_needed", "sampling_error", "standard_error_of_task_mean", "standard_error_of_weighted_mean",
+    "stratified_bootstrap", "wilson",
+]
+
+Scores = Mapping[str, Sequence[float]]
+
+
+def iqm(values: Sequence[float] | np.ndarray) -> float:
+    """Interquartile mean: mean of what is left when the lowest and the highest quarter (rounded down) are cut."""
+    x = np.sort(np.asarray(values, dtype=float).ravel())
+    if x.size == 0:
+        raise ValueError("iqm: no values")
+    cut = x.size // 4
+    return float(x[cut : x.size - cut].mean())
+
+
+def stratified_bootstrap(
+    strata: Sequence[np.ndarray],
+    statistic: Callable[[np.ndarray], float] = iqm,
+    *,
+    level: float = 0.95,
+    replicates: int = 2000,
+    seed: int = 0,
+) -> Estimate | None:
+    """Percentile bootstrap that resamples within each stratum (task), never across.
+
+    A stratum is "R" (one score a run) or "R P" (runs by problems). With problems, each replicate draws runs and,
+    nested in it, one set of problems for all runs, since all runs answer the same problems; a run's score is then its
+    mean over the drawn problems. To bootstrap a paired difference, give the differences.
+
+    Returns:
+        the estimate, or None where a stratum has one run only. The interval is too narrow below some ten runs and
+        must not carry a verdict.
+
+    Raises:
+        ValueError: no stratum, an empty one, or more than two axes.
+    """
+    arrays = [np.asarray(stratum, dtype=float) for stratum in strata]
+    if not arrays:
+        raise ValueError("stratified_bootstrap: no stratum")
+    for array in arrays:
+        if array.ndim not in (1, 2) or array.size == 0:
+            raise ValueError(f"stratified_bootstrap: a stratum is [runs] or [runs, problems], got shape {array.shape}")
+    point = statistic(np.concatenate([a if a.ndim == 1 else a.mean(1) for a in arrays]))
+    if any(array.shape[0] < 2 for array in arrays):
+        return None
+    rng = np.random.default_rng(seed)
+    draws = np.empty(replicates)
+    for index in range(replicates):
+        draws[index] = statistic(np.concatenate([_resample(array, rng) for array in arrays]))
+    low, high = np.quantile(draws, [(1 - level) / 2, (1 + level) / 2])
+    runs = min(array.shape[0] for array in arrays)
+    return Estimate(float(point), float(low), float(high), runs, level, "percentile bootstrap")
+
+
+def _resample(array: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    runs = array[rng.integers(0, array.shape[0], array.shape[0])]
+    if array.ndim == 1:
+        return runs
+    return runs[:, rng.integers(0, array.shape[1], array.shape[1])].mean(1)
+
+
+def by_task(scores: Scores | Sequence[float] | np.ndarray, axes: str | None = None) -> dict[str, np.ndarray]:
+    """Scores as task -> runs.
+
+    Args:
+        scores: a mapping task -> runs, one list of runs (a single task), or a matrix.
+        axes: what the axes of a matrix are, "runs tasks" or "tasks runs". A matrix has to say it: read the wrong way
+            round it gives a plausible number that is wrong.
+
+    Raises:
+        ValueError: a matrix without `axes`, a task without a run, a score that is not finite.
+    """
+    if isinstance(scores, Mapping):
+        tasks = {str(name): np.asarray(runs, dtype=float).ravel() for name, runs in scores.items()}
+    else:
+        matrix = np.asarray(scores, dtype=float)
+        if matrix.ndim == 1:
+            matrix, axes = matrix[:, None], "runs tasks"
+        if matrix.ndim != 2 or axes not in ("runs tasks", "tasks runs"):
+            raise ValueError(
+                f"scores of shape {matrix.shape}: name the axes of a matrix, axes='runs tasks' or axes='tasks runs'"
+            )
+        matrix = matrix if axes == "tasks runs" else matrix.T
+        tasks = {str(index): row for index, row in enumerate(matrix)}
+    for name, runs in tasks.items():
+        if runs.size == 0 or not np.isfinite(runs).all():
+            raise ValueError(f"task {name!r}: scores must be finite and at least one, got {runs.tolist()}")
+    return tasks
+
+
+def probability_of_improvement(
+    x: Scores | Sequence[float] | np.ndarray, y: Scores | Sequence[float] | np.ndarray, axes: str | None = None
+) -> float:
+    """P(X > Y): chance that a run of X scores higher than a run of Y, ties one half, averaged over tasks.
+
+    Numbers of runs may differ between X and Y and between tasks (Mann-Whitney statistic per task).
+
+    Raises:
+        ValueError: X and Y have different tasks, or see `by_task`.
+    """
+    xs, ys = by_task(x, axes), by_task(y, axes)
+    if xs.keys() != ys.keys():
+        raise ValueError(
+            f"probability_of_improvement: X has {len(xs)} tasks and Y has {len(ys)}; both need the same tasks "
+            f"(only in one: {sorted(xs.keys() ^ ys.keys())}); check which axis counts the runs"
+        )
+    shares = []
+    for name, runs in xs.items():
+        gap = runs[:, None] - ys[name][None, :]
+        shares.append(((gap > 0) + 0.5 * (gap == 0)).mean())
+    return float(np.mean(shares))
+
+
+def performance_profile(
+    scores: Scores | Sequence[float] | np.ndarray, thresholds: Sequence[float], axes: str | None = None
+) -> np.ndarray:
+    """Share of runs that score above each threshold, averaged over tasks, "N"."""
+    grid = np.asarray(thresholds, dtype=float)
+    tasks = by_task(scores, axes)
+    return np.mean([(runs[:, None] > grid[None, :]).mean(0) for runs in tasks.values()], axis=0)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Holm's adjusted p values, in the given order. Source: Holm, Scand. J. Statistics 6 (1979)."""
+    p = np.asarray(p_values, dtype=float)
+    if p.size and not ((p >= 0) & (p <= 1)).all():
+        raise ValueError(f"holm: p values must lie in [0, 1], got {p.tolist()}")
+    order = np.argsort(p, kind="stable")
+    steps = np.minimum(np.maximum.accumulate(p[order] * np.arange(p.size, 0, -1)), 1.0)
+    adjusted = np.empty(p.size)
+    adjusted[order] = steps
+    return [float(v) for v in adjusted]
