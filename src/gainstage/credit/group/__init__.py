@@ -1,0 +1,1 @@
+"""Credit by comparison inside a group of answers to one problem."""

@@ -1,0 +1,1 @@
+"""Credit along the time axis: returns, value-based advantages, sample weights."""

@@ -1,0 +1,99 @@
+"""Reward to go over decisions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from gainstage.registry import component
+from gainstage.types import Batch
+from gainstage.types.columns import place_on_last
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """The trained decisions of each row side by side, so that what lies between them (tool output,
+    prompts, padding) neither cuts nor discounts.
+
+    `place "B T"`: which decision a position belongs to: its own, the last one before it, or the first
+    of the row where none is before it. `valid "B K"`: rows have different numbers of decisions.
+    """
+
+    mask: Tensor
+    place: Tensor
+    valid: Tensor
+
+    @classmethod
+    def of(cls, mask: Tensor) -> Decisions:
+        mask = mask.bool()
+        count = mask.sum(1)
+        width = max(int(count.max()) if len(count) else 0, 1)
+        place = (mask.cumsum(1) - 1).clamp(min=0)
+        return cls(mask, place, torch.arange(width, device=mask.device) < count.unsqueeze(1))
+
+    def pull(self, x: Tensor) -> Tensor:
+        """The values at the decisions, `"B T" -> "B K"`."""
+        return self.settle(torch.where(self.mask, x, torch.zeros_like(x)))
+
+    def settle(self, x: Tensor) -> Tensor:
+        """Sums of `x` over each decision and what follows it until the next one, `"B T" -> "B K"`.
+
+        A reward on a masked position thus reaches the decision before it. NaN outside the mask is 0.
+        """
+        x = torch.where(self.mask, x, torch.nan_to_num(x, nan=0.0, posinf=0.0, neginf=0.0))
+        out = torch.zeros(self.valid.shape, dtype=x.dtype, device=x.device).scatter_add(1, self.place, x)
+        return torch.where(self.valid, out, torch.zeros_like(out))
+
+    def push(self, y: Tensor) -> Tensor:
+        """Back to positions, `"B K" -> "B T"`, zeros off the mask."""
+        return torch.where(self.mask, y.gather(1, self.place), torch.zeros((), dtype=y.dtype, device=y.device))
+
+
+def discounted_return(r: Tensor, mask: Tensor, gamma: float = 1.0) -> Tensor:
+    """`G_t = r_t + gamma G_next` over the decisions of each row, `Float "B T"`, zeros off the mask.
+
+    Only decisions discount: tokens that a tool wrote between two of them do not, and do not cut.
+
+    Args:
+        r: rewards, `Float "B T"`; one that stands on a masked position counts for the decision before it.
+        mask: trained decisions, `Bool "B T"`.
+        gamma: discount per decision.
+    """
+    decisions = Decisions.of(mask)
+    rewards = decisions.settle(r)
+    out = torch.zeros_like(rewards)
+    running = torch.zeros_like(rewards[:, 0])
+    for k in reversed(range(rewards.shape[1])):
+        running = rewards[:, k] + gamma * running
+        out[:, k] = running
+    return decisions.push(out)
+
+
+@component("credit")
+@dataclass
+class Discounted:
+    """Reward to go as the advantage: REINFORCE without a baseline of its own."""
+
+    gamma: float = 1.0
+    """Discount per decision; below 1 early tokens of long answers lose credit."""
+    source: Literal["reward", "advantage"] = "reward"
+    """`reward`: all rewards, each on its own decision; `advantage`: the row's advantage, put on the last decision."""
+
+    writes = ("advantages", "returns")
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.gamma <= 1:
+            raise ValueError(f"discounted.gamma must lie in [0, 1], got {self.gamma}")
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        return (self.source, "mask")
+
+    def assign(self, batch: Batch) -> dict[str, Tensor]:
+        mask = batch["mask"]
+        rewards = batch.rewards_at("step") if self.source == "reward" else place_on_last(batch["advantage"], mask)
+        returns = discounted_return(rewards, mask, self.gamma)
+        return {"advantages": returns, "returns": returns.clone()}

@@ -1,0 +1,1 @@
+"""Credit per decision: spreading, normalising and scoring tokens."""

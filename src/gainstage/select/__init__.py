@@ -1,0 +1,1 @@
+"""Which problem, goal, start or stored experience next."""

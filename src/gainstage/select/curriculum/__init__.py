@@ -1,0 +1,1 @@
+"""Which problems now: choice by what is known of their difficulty."""

@@ -1,0 +1,1 @@
+"""Which rows of a data set, which groups and which answers."""
