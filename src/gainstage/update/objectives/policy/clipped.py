@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
+from gainstage.ops.divergences import kl_estimate
 from gainstage.registry import component
 from gainstage.types import Batch, PolicyOut
 from gainstage.update.objectives.policy.importance import dropped, log_ratio, truncated_weight
 
 Level = Literal["token", "sequence", "sequence_token"]
+Bound = Annotated[float, Field(ge=0)]
+Dual = Annotated[float, Field(gt=1)] | None
 
 
 def ratio_at(logp: Tensor, old: Tensor, mask: Tensor, level: Level = "token") -> tuple[Tensor, Tensor]:
@@ -78,7 +82,7 @@ def clipped_surrogate(
         gain = torch.where(signal < 0, torch.maximum(gain, dual * signal), gain)
         stats["ratio/clipped_dual"] = ((signal < 0) & (value > dual)).float()
     token_difference = log_ratio(logp.detach(), old, mask)[0]
-    stats["kl/behaviour"] = token_difference.exp() - 1 - token_difference
+    stats["kl/behaviour"] = kl_estimate(torch.zeros_like(token_difference), token_difference, "k3")
     return -gain, stats | dropped(mask, usable)
 
 
@@ -87,9 +91,9 @@ def clipped(
     out: PolicyOut,
     mb: Batch,
     *,
-    low: float = 0.2,
-    high: float = 0.2,
-    dual: float | None = None,
+    low: Bound = 0.2,
+    high: Bound = 0.2,
+    dual: Dual = None,
     level: Level = "token",
     denominator: Literal["behaviour_logprobs", "old_logprobs"] = "behaviour_logprobs",
 ) -> tuple[Tensor, dict[str, Tensor]]:
@@ -107,10 +111,10 @@ def truncated_importance(
     out: PolicyOut,
     mb: Batch,
     *,
-    cap: float = 2.0,
-    low: float = 0.2,
-    high: float = 0.2,
-    dual: float | None = None,
+    cap: Annotated[float, Field(gt=0)] = 2.0,
+    low: Bound = 0.2,
+    high: Bound = 0.2,
+    dual: Dual = None,
     level: Level = "token",
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """The clipped surrogate around `old_logprobs`, weighted by `min(old / sampler, cap)` for an inexact sampler.

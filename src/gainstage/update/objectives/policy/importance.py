@@ -6,9 +6,10 @@ stands there (NaN, infinities) reaches neither loss nor gradient.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from gainstage.registry import component
@@ -83,7 +84,7 @@ def importance_weighted(
     mb: Batch,
     *,
     kind: Literal["truncated", "cumulative"] = "truncated",
-    cap: float = 2.0,
+    cap: Annotated[float, Field(gt=0)] = 2.0,
     denominator: Literal["behaviour_logprobs", "old_logprobs"] = "behaviour_logprobs",
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """REINFORCE with capped importance weights: `-w A log pi`, w without gradient, no token is silenced.
