@@ -94,6 +94,7 @@ def test_chat_true_wraps_a_string_and_false_joins_messages():
     assert encode_prompt(tokenizer, "hello", chat=True) == [1, 3, 7, 5, 4]
     messages = [{"role": "system", "content": "hi"}, {"role": "user", "content": "hello"}]
     assert encode_prompt(tokenizer, messages, chat=False) == [1, 6, 7]
+    assert encode_prompt(words(), messages) == [1, 6, 7]  # no template: plain text
 
 
 def test_final_assistant_message_is_continued():
@@ -113,7 +114,7 @@ def test_malformed_conversations_are_named(prompt, match):
 
 def test_missing_template_and_empty_prompt_are_errors():
     with pytest.raises(ValueError, match="no chat template"):
-        encode_prompt(words(), [{"role": "user", "content": "hi"}])
+        encode_prompt(words(), [{"role": "user", "content": "hi"}], chat=True)
     with pytest.raises(ValueError, match="empty"):
         encode_prompt(words(first=""), "")
     assert encode_prompt(words(), "") == [1]

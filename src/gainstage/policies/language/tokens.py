@@ -51,19 +51,20 @@ def encode_prompt(
     Args:
         prompt: plain text, or role/content messages. A conversation that ends with an assistant message is
             continued inside that message; any other gets the generation prompt.
-        chat: None renders messages by the chat template and takes a string as it is; True wraps a string into one
-            user message; False joins messages as plain text.
+        chat: None renders messages by the chat template where the tokenizer has one, and takes a string as it is;
+            True wraps a string into one user message and insists on a template; False joins messages as plain text.
         tools: JSON schemas handed to the template.
 
     Raises:
-        ValueError: an empty prompt, a malformed message, or a conversation for a tokenizer without template.
+        ValueError: an empty prompt, a malformed message, or `chat=True` for a tokenizer without template.
     """
     if isinstance(prompt, str):
         if not chat:
             return _not_empty(encode_text(tokenizer, prompt))
         prompt = [{"role": "user", "content": prompt}]
-    if chat is False:
-        return _not_empty(encode_text(tokenizer, "\n\n".join(str(message["content"]) for message in prompt)))
+    if chat is False or (chat is None and not getattr(tokenizer, "chat_template", None)):
+        _check_messages(prompt)
+        return _not_empty(encode_text(tokenizer, "\n\n".join(str(m.get("content") or "") for m in prompt)))
     text = render_chat(tokenizer, prompt, generation=True, tools=tools)
     return _not_empty(list(tokenizer(text, add_special_tokens=False)["input_ids"]))
 
