@@ -15,7 +15,7 @@ from gainstage.types import Problem, Request, Sampling
 
 def pass_order(size: int, seed: int, number: int) -> list[int]:
     """The order of pass `number`: a permutation of `range(size)` that depends on (seed, number) alone."""
-    generator = torch.Generator().manual_seed(mix(seed, number) % 2**63)
+    generator = torch.Generator().manual_seed(mix("shuffle", seed, number))
     return torch.randperm(size, generator=generator).tolist()
 
 

@@ -1,0 +1,190 @@
+"""VADE: Thompson sampling of problems by a Beta belief of their difficulty (arXiv 2511.18902).
+
+The sources name the parts (bandit view, Beta posteriors, information score, two decay scales) but not
+their formulas; score and decay constants here are this package's choice.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from gainstage.registry import component
+from gainstage.select.data.shuffle import requests_for, train_problems
+from gainstage.select.data.signals import signals
+from gainstage.types import Problem, Request, Trajectory
+
+Info = Literal["variance", "mixed"]
+
+
+class BetaDifficulty:
+    """Beta belief of each problem's success probability, with two forgetting rates; float64."""
+
+    def __init__(self, n: int, alpha0: float = 1.0, beta0: float = 1.0, lam_g: float = 0.995, lam_l: float = 0.5) -> None:
+        if alpha0 <= 0 or beta0 <= 0:
+            raise ValueError(f"the prior of a Beta belief must be positive, got {alpha0} and {beta0}")
+        if not 0 <= lam_g <= 1 or not 0 <= lam_l <= 1:
+            raise ValueError(f"decays must lie in [0, 1], got {lam_g} and {lam_l}")
+        self.alpha0, self.beta0, self.lam_g, self.lam_l = alpha0, beta0, lam_g, lam_l
+        self.alpha = torch.full((n,), alpha0, dtype=torch.float64)
+        self.beta = torch.full((n,), beta0, dtype=torch.float64)
+
+    def decay(self, lam: float | None = None) -> None:
+        """Every belief moves towards the prior: the policy changes also where nobody looks."""
+        lam = self.lam_g if lam is None else lam
+        self.alpha = self.alpha0 + lam * (self.alpha - self.alpha0)
+        self.beta = self.beta0 + lam * (self.beta - self.beta0)
+
+    def observe(self, ids: Tensor, successes: Tensor, trials: Tensor) -> None:
+        """Local decay and evidence of the visited problems, each id once or several times (counts are merged).
+
+        Args:
+            ids: `Int "B"`.
+            successes, trials: `Float "B"`, `0 <= successes <= trials`.
+        """
+        if bool(((successes < 0) | (successes > trials)).any()):
+            raise ValueError("beta difficulty: successes must lie between 0 and trials (rewards in [0, 1])")
+        unique, place = torch.unique(ids, return_inverse=True)
+        won = torch.zeros(len(unique), dtype=torch.float64).index_add(0, place, successes.double())
+        tried = torch.zeros(len(unique), dtype=torch.float64).index_add(0, place, trials.double())
+        self.alpha[unique] = self.alpha0 + self.lam_l * (self.alpha[unique] - self.alpha0) + won
+        self.beta[unique] = self.beta0 + self.lam_l * (self.beta[unique] - self.beta0) + tried - won
+
+    def mean(self) -> Tensor:
+        """Expected success probability, `Float "N"`."""
+        return self.alpha / (self.alpha + self.beta)
+
+    def std(self) -> Tensor:
+        """Standard deviation of the belief, `Float "N"`."""
+        total = self.alpha + self.beta
+        return (self.alpha * self.beta / (total**2 * (total + 1))).sqrt()
+
+
+def information(theta: Tensor, kind: Info = "variance", samples: int = 8) -> Tensor:
+    """What a group at success probability theta can teach, `Float "N"`.
+
+    `variance`: theta (1 - theta), the variance of a 0/1 reward. `mixed`: 1 - theta^G - (1 - theta)^G, the
+    probability that a group of G samples is not constant.
+    """
+    if kind == "variance":
+        return theta * (1 - theta)
+    if kind == "mixed":
+        return 1 - theta**samples - (1 - theta) ** samples
+    raise ValueError(f"thompson.info must be variance or mixed, got {kind!r}")
+
+
+@dataclass
+class ThompsonSelector:
+    """Draws theta from every belief (or a random pool) and takes the problems of largest information."""
+
+    difficulty: BetaDifficulty
+    info: Info = "variance"
+    samples: int = 8
+    pool: int = 1_000_000
+    uniform_mix: float = 0.0
+
+    def select(self, n: int) -> list[int]:
+        """`n` problems; each once before any twice, then by largest information again. Uses torch's global stream."""
+        size = len(self.difficulty.alpha)
+        candidates = torch.randperm(size)[: max(self.pool, min(n, size))]
+        theta = torch.distributions.Beta(self.difficulty.alpha[candidates], self.difficulty.beta[candidates]).sample()
+        score = information(theta, self.info, self.samples)
+        ranked = candidates[torch.argsort(score, descending=True, stable=True)].tolist()  # ties: order of the permutation
+        at_random = sum(torch.rand(n) < self.uniform_mix).item() if self.uniform_mix else 0
+        picks = ranked[: n - int(at_random)]
+        rest = [i for i in torch.randperm(size).tolist() if i not in set(picks)] if at_random else []
+        picks += rest[: n - len(picks)]
+        while len(picks) < n:
+            picks += ranked[: n - len(picks)]
+        return picks
+
+
+@component("select")
+@dataclass
+class Thompson:
+    """Problems near even odds first, by beliefs that the training rollouts themselves keep up to date."""
+
+    samples: int = 8
+    """Answers to each problem (one group)."""
+    info: Info = "variance"
+    """`variance` prefers p near 1/2; `mixed` is flat in the middle and only avoids sure successes and failures."""
+    prior: tuple[float, float] = (1.0, 1.0)
+    """Beta prior of a problem nobody has tried."""
+    per_pass: float = 0.85
+    """Evidence that a problem keeps over one pass of the data without a visit; lower re-tries old problems sooner."""
+    per_visit: float = 0.5
+    """Weight that older visits keep at the next one; lower follows a fast learner."""
+    pool: int = 1_000_000
+    """Largest number of problems that are scored at a time."""
+    uniform_mix: float = 0.0
+    """Share drawn uniformly; 0.05 to 0.1 keeps hard problems in sight."""
+    success_at: float | None = 1.0
+    """Signal that counts as solved; null: the signal itself is a share of success."""
+    signal: str = ""
+    """Reward part or row column in [0, 1]; empty: the task's verdict."""
+
+    def __post_init__(self) -> None:
+        if self.samples < 1:
+            raise ValueError(f"thompson.samples must be at least 1, got {self.samples}")
+        if not 0 < self.per_pass <= 1:
+            raise ValueError(f"thompson.per_pass must lie in (0, 1], got {self.per_pass}")
+        if self.per_pass < 0.5:
+            warnings.warn(f"thompson.per_pass={self.per_pass} forgets most of the evidence in one pass", stacklevel=2)
+        if not 0 <= self.uniform_mix <= 1:
+            raise ValueError(f"thompson.uniform_mix must lie in [0, 1], got {self.uniform_mix}")
+        self._belief = BetaDifficulty(0, *self.prior, lam_l=self.per_visit)
+        self._index: dict[str, int] = {}
+
+    def next(self, n: int, ctx: Any, inner: Any = None) -> list[Request]:
+        problems = train_problems(ctx)
+        self._know(problems)
+        if n > len(problems):
+            warnings.warn(f"thompson: {n} groups asked of {len(problems)} problems; some come twice", stacklevel=2)
+        self._belief.decay(self.per_pass ** (n / len(problems)))
+        picks = ThompsonSelector(self._belief, self.info, self.samples, self.pool, self.uniform_mix).select(n)
+        return [request for i in picks for request in requests_for(problems[i], self.samples, ctx)]
+
+    def _know(self, problems: Sequence[Problem]) -> None:
+        """Beliefs in the order of the problems; evidence follows the problem's id."""
+        if len(self._index) == len(problems) and self._index.get(problems[-1].id) == len(problems) - 1:
+            return
+        index = {problem.id: i for i, problem in enumerate(problems)}
+        if len(index) != len(problems):
+            raise ValueError("thompson: two problems of the task have one id")
+        belief = BetaDifficulty(len(index), *self.prior, lam_l=self.per_visit)
+        for name, old in self._index.items():
+            if name in index:
+                belief.alpha[index[name]], belief.beta[index[name]] = self._belief.alpha[old], self._belief.beta[old]
+        self._belief, self._index = belief, index
+
+    def observe(self, fresh: Sequence[Trajectory], ctx: Any) -> None:
+        values = signals(fresh, self.signal)
+        outside = values[(values < -1e-6) | (values > 1 + 1e-6)]
+        if len(outside):
+            raise ValueError(f"thompson: the signal must lie in [0, 1], got {float(outside[0]):g}; name another with thompson.signal")
+        known = torch.tensor([t.problem is not None and t.problem.id in self._index for t in fresh], dtype=torch.bool)
+        seen = known & ~torch.isnan(values)
+        ctx.log("thompson/nan", float((known & torch.isnan(values)).sum()))
+        if not bool(seen.any()):
+            return
+        ids = torch.tensor([self._index[t.problem.id] if t.problem and k else -1 for t, k in zip(fresh, seen.tolist())])[seen]
+        won = values[seen] if self.success_at is None else (values[seen] >= self.success_at - 1e-6).double()
+        self._belief.observe(ids, won.clamp(0, 1), torch.ones_like(won))
+        groups = torch.tensor([t.group for t in fresh])[seen]
+        mixed = [0 < float(won[groups == g].sum()) < int((groups == g).sum()) for g in groups.unique()]
+        ctx.log("thompson/effective_ratio", sum(mixed) / len(mixed))
+        ctx.log("thompson/mean", float(self._belief.mean().mean()))
+        ctx.log("thompson/std", float(self._belief.std().mean()))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"ids": list(self._index), "alpha": self._belief.alpha.clone(), "beta": self._belief.beta.clone()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._index = {str(name): i for i, name in enumerate(state["ids"])}
+        self._belief = BetaDifficulty(len(self._index), *self.prior, lam_l=self.per_visit)
+        self._belief.alpha, self._belief.beta = state["alpha"].double(), state["beta"].double()
