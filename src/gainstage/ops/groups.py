@@ -35,7 +35,9 @@ class Groups:
 
     def std(self, x: Tensor, ddof: int = 1) -> Tensor:
         """Standard deviation per group, Float "G"; 0 where there are no more than `ddof` members."""
-        centred = torch.where(self.member, x.double(), torch.zeros_like(x, dtype=torch.float64)) - self.mean(x)[self.index]
+        centred = (
+            torch.where(self.member, x.double(), torch.zeros_like(x, dtype=torch.float64)) - self.mean(x)[self.index]
+        )
         free = self.size() - ddof
         return torch.where(free > 0, (self.sum(centred**2) / free.clamp(min=1)).sqrt(), torch.zeros_like(free))
 

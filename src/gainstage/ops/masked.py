@@ -30,8 +30,13 @@ def masked_mean(x: Tensor, mask: Tensor, weight: Tensor | None = None, dim: Dim 
         total, count = masked_sum(x, mask, dim), masked_sum(torch.ones_like(x), mask, dim)
     else:
         weight = torch.where(mask, weight.expand_as(x), torch.zeros_like(x))
-        total, count = masked_sum(torch.where(mask, x, torch.zeros_like(x)) * weight, mask, dim), masked_sum(weight, mask, dim)
-    return torch.where(count == 0, torch.zeros_like(total), total / torch.where(count == 0, torch.ones_like(count), count))
+        total, count = (
+            masked_sum(torch.where(mask, x, torch.zeros_like(x)) * weight, mask, dim),
+            masked_sum(weight, mask, dim),
+        )
+    return torch.where(
+        count == 0, torch.zeros_like(total), total / torch.where(count == 0, torch.ones_like(count), count)
+    )
 
 
 def masked_var(x: Tensor, mask: Tensor, ddof: int = 0, dim: Dim = None) -> Tensor:

@@ -35,7 +35,9 @@ class Schedule:
         if self.kind == "steps" and not self.values:
             raise ValueError("schedule kind 'steps' needs values")
         if self.kind == "exponential" and self.start * self.end <= 0:
-            raise ValueError(f"exponential schedule: start and end must have one sign and not be 0, got {self.start}, {self.end}")
+            raise ValueError(
+                f"exponential schedule: start and end must have one sign and not be 0, got {self.start}, {self.end}"
+            )
         if not 0 <= self.warmup < 1:
             raise ValueError(f"schedule warmup must lie in [0, 1), got {self.warmup}")
 

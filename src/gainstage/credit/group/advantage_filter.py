@@ -34,7 +34,9 @@ def reject_constant(r: Tensor, keys: Tensor, wrong: bool = True, right: bool = T
     groups = group_rows(keys, member)
     constant = groups.constant(r)
     solved = groups.mean(r) >= success_at - 1e-6
-    rejected = constant & torch.where(solved, torch.tensor(right, device=r.device), torch.tensor(wrong, device=r.device))
+    rejected = constant & torch.where(
+        solved, torch.tensor(right, device=r.device), torch.tensor(wrong, device=r.device)
+    )
     return member & ~rejected[groups.index]
 
 
@@ -72,7 +74,9 @@ class RejectConstant:
 
     def check_plan(self, samples: int) -> None:
         if samples < 2:
-            raise ValueError(f"reject_constant would reject every group: select's samples must be 2 or more, got {samples}")
+            raise ValueError(
+                f"reject_constant would reject every group: select's samples must be 2 or more, got {samples}"
+            )
 
     def assign(self, batch: Batch) -> dict[str, Tensor]:
         keep = self._keep(batch)

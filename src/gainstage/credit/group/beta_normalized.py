@@ -77,7 +77,9 @@ def beta_normalized(
     if past is not None and ema > 0:
         mu, v = ema * past[0] + (1 - ema) * mu, ema * past[1] + (1 - ema) * v
     a, b, alpha, beta = fit_beta(mu, v)
-    centred = torch.where(member & ~groups.constant(r)[groups.index], r.double() - p[groups.index], torch.zeros((), dtype=torch.float64))
+    centred = torch.where(
+        member & ~groups.constant(r)[groups.index], r.double() - p[groups.index], torch.zeros((), dtype=torch.float64)
+    )
     weight = beta_weight(p, alpha, beta, max_weight)[groups.index]
     advantage = torch.where(centred == 0, centred, centred * weight).to(torch.float32)
     return advantage, {"mu": mu, "v": v, "a": a, "b": b, "alpha": alpha, "beta": beta}
@@ -118,7 +120,9 @@ class BetaNormalized:
 
     def check_plan(self, samples: int) -> None:
         if samples < 2:
-            raise ValueError(f"beta_normalized needs a success rate per problem: select's samples must be 2 or more, got {samples}")
+            raise ValueError(
+                f"beta_normalized needs a success rate per problem: select's samples must be 2 or more, got {samples}"
+            )
 
     def estimate(self, batch: Batch, ctx: Any) -> dict[str, Tensor]:
         sources = {name: batch[f"parts/{name}"] for name in self.parts} or {"reward": batch.rewards_at("row")}
@@ -127,7 +131,12 @@ class BetaNormalized:
             scaled = (values - self.low) / (self.high - self.low)
             past = self._past.get(name)
             advantage, fit = beta_normalized(
-                scaled, batch["group"], self.max_weight, (past[0], past[1]) if past else None, self.ema, greedy_rows(batch)
+                scaled,
+                batch["group"],
+                self.max_weight,
+                (past[0], past[1]) if past else None,
+                self.ema,
+                greedy_rows(batch),
             )
             self._past[name] = [fit["mu"], fit["v"]]
             total = total + self.weights.get(name, 1 / len(sources)) * advantage

@@ -72,7 +72,9 @@ def _baseline(r: Tensor, groups: Groups, center: Center, greedy: Tensor) -> Tens
         return (groups.sum(r)[groups.index] - r.double()) / others
     if center == "greedy":
         if not bool(greedy.any()):
-            raise ValueError("group_relative.center is 'greedy' but no row was decoded greedily: set select.shuffle.greedy=true")
+            raise ValueError(
+                "group_relative.center is 'greedy' but no row was decoded greedily: set select.shuffle.greedy=true"
+            )
         from_greedy = Groups(groups.index, greedy & ~torch.isnan(r), groups.count)
         mean, size = from_greedy.mean(r), from_greedy.size()
         return torch.where(size > 0, mean, torch.full_like(mean, float("nan")))[groups.index]
@@ -177,11 +179,15 @@ class PartsRelative:
 
     def check_plan(self, samples: int) -> None:
         if samples < 2:
-            raise ValueError(f"parts_relative compares answers to one problem: select's samples must be 2 or more, got {samples}")
+            raise ValueError(
+                f"parts_relative compares answers to one problem: select's samples must be 2 or more, got {samples}"
+            )
 
     def assign(self, batch: Batch) -> dict[str, Tensor]:
         total = torch.zeros(batch.rows, device=batch.device)
         for name, weight in self.weights.items():
-            part = group_relative(batch[f"parts/{name}"], batch["group"], self.center, self.scale, eps=self.eps, greedy=greedy_rows(batch))
+            part = group_relative(
+                batch[f"parts/{name}"], batch["group"], self.center, self.scale, eps=self.eps, greedy=greedy_rows(batch)
+            )
             total = total + weight * part
         return {"advantage": total}

@@ -44,7 +44,9 @@ def ordinal(
     """
     member = torch.ones_like(r, dtype=torch.bool) if greedy is None else ~greedy.bool()
     if ties == "order" and len(torch.unique(r[member & ~torch.isnan(r)])) <= 2:
-        raise ValueError("ordinal.ties='order' ranks equal rewards by position; with two reward values use ties='average'")
+        raise ValueError(
+            "ordinal.ties='order' ranks equal rewards by position; with two reward values use ties='average'"
+        )
     groups = group_rows(keys, member)
     out = torch.zeros_like(r, dtype=torch.float32)
     for group in range(groups.count):
@@ -101,7 +103,9 @@ class Ordinal:
 
     def check_plan(self, samples: int) -> None:
         if samples < 2:
-            raise ValueError(f"ordinal ranks the answers to one problem: select's samples must be 2 or more, got {samples}")
+            raise ValueError(
+                f"ordinal ranks the answers to one problem: select's samples must be 2 or more, got {samples}"
+            )
 
     def assign(self, batch: Batch) -> dict[str, Tensor]:
         r = batch.rewards_at("row")

@@ -122,7 +122,9 @@ class Gae:
         if self.role and "values" not in batch:
             values = ctx.models[self.role].evaluate(batch, want=("values",)).values
             if values is None:
-                raise ValueError(f"gae.role={self.role!r} has no value head: load the role with one (models.{self.role}.value_head=true)")
+                raise ValueError(
+                    f"gae.role={self.role!r} has no value head: load the role with one (models.{self.role}.value_head=true)"
+                )
             written["values"] = values.detach()
         advantages, returns = gae(
             batch.rewards_at("step"),

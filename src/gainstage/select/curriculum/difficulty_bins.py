@@ -76,7 +76,9 @@ class DifficultyBins:
 
     def __post_init__(self) -> None:
         if len(self.weights) != len(self.edges) + 1:
-            raise ValueError(f"difficulty_bins.weights must have one entry more than edges, got {len(self.weights)} and {len(self.edges)}")
+            raise ValueError(
+                f"difficulty_bins.weights must have one entry more than edges, got {len(self.weights)} and {len(self.edges)}"
+            )
         if min(*self.weights, self.unseen) < 0 or sum(self.weights) + self.unseen <= 0:
             raise ValueError("difficulty_bins: weights and unseen must not be negative nor all 0")
         if not 0 <= self.memory < 1:
@@ -132,7 +134,9 @@ def draw_from_bins(bins: Tensor, weights: Sequence[float], n: int) -> list[int]:
     if not bool((shares[bins] > 0).any()):
         raise ValueError("difficulty_bins: every problem lies in a bin of weight 0; give one of them a weight")
     while len(picks) < n:
-        open_bins = torch.tensor([float(bool(deck)) for deck in decks], dtype=torch.float64) * shares if decks else shares * 0
+        open_bins = (
+            torch.tensor([float(bool(deck)) for deck in decks], dtype=torch.float64) * shares if decks else shares * 0
+        )
         if float(open_bins.sum()) == 0:
             decks = [_shuffled(torch.nonzero(bins == index).flatten()) for index in range(len(weights))]
             continue

@@ -25,7 +25,9 @@ Info = Literal["variance", "mixed"]
 class BetaDifficulty:
     """Beta belief of each problem's success probability, with two forgetting rates; float64."""
 
-    def __init__(self, n: int, alpha0: float = 1.0, beta0: float = 1.0, lam_g: float = 0.995, lam_l: float = 0.5) -> None:
+    def __init__(
+        self, n: int, alpha0: float = 1.0, beta0: float = 1.0, lam_g: float = 0.995, lam_l: float = 0.5
+    ) -> None:
         if alpha0 <= 0 or beta0 <= 0:
             raise ValueError(f"the prior of a Beta belief must be positive, got {alpha0} and {beta0}")
         if not 0 <= lam_g <= 1 or not 0 <= lam_l <= 1:
@@ -94,7 +96,9 @@ class ThompsonSelector:
         candidates = torch.randperm(size)[: max(self.pool, min(n, size))]
         theta = torch.distributions.Beta(self.difficulty.alpha[candidates], self.difficulty.beta[candidates]).sample()
         score = information(theta, self.info, self.samples)
-        ranked = candidates[torch.argsort(score, descending=True, stable=True)].tolist()  # ties: order of the permutation
+        ranked = candidates[
+            torch.argsort(score, descending=True, stable=True)
+        ].tolist()  # ties: order of the permutation
         at_random = sum(torch.rand(n) < self.uniform_mix).item() if self.uniform_mix else 0
         picks = ranked[: n - int(at_random)]
         rest = [i for i in torch.randperm(size).tolist() if i not in set(picks)] if at_random else []
@@ -166,13 +170,17 @@ class Thompson:
         values = signals(fresh, self.signal)
         outside = values[(values < -1e-6) | (values > 1 + 1e-6)]
         if len(outside):
-            raise ValueError(f"thompson: the signal must lie in [0, 1], got {float(outside[0]):g}; name another with thompson.signal")
+            raise ValueError(
+                f"thompson: the signal must lie in [0, 1], got {float(outside[0]):g}; name another with thompson.signal"
+            )
         known = torch.tensor([t.problem is not None and t.problem.id in self._index for t in fresh], dtype=torch.bool)
         seen = known & ~torch.isnan(values)
         ctx.log("thompson/nan", float((known & torch.isnan(values)).sum()))
         if not bool(seen.any()):
             return
-        ids = torch.tensor([self._index[t.problem.id] if t.problem and k else -1 for t, k in zip(fresh, seen.tolist())])[seen]
+        ids = torch.tensor(
+            [self._index[t.problem.id] if t.problem and k else -1 for t, k in zip(fresh, seen.tolist())]
+        )[seen]
         won = values[seen] if self.success_at is None else (values[seen] >= self.success_at - 1e-6).double()
         self._belief.observe(ids, won.clamp(0, 1), torch.ones_like(won))
         groups = torch.tensor([t.group for t in fresh])[seen]

@@ -29,7 +29,9 @@ def signal(trajectory: Trajectory, name: str = "") -> float:
         if key in trajectory.columns and trajectory.columns[key].numel() == 1:
             return float(trajectory.columns[key])
     known = [*trajectory.parts, *(key for key, value in trajectory.columns.items() if value.numel() == 1)]
-    raise ValueError(f"no signal {name or DEFAULTS!r}: set signal to one of {', '.join(sorted(known)) or '(no reward yet)'}")
+    raise ValueError(
+        f"no signal {name or DEFAULTS!r}: set signal to one of {', '.join(sorted(known)) or '(no reward yet)'}"
+    )
 
 
 def signals(trajectories: Sequence[Trajectory], name: str = "") -> Tensor:

@@ -1,0 +1,1 @@
+"""From values to the reward that is used: sums, gates, scales."""
