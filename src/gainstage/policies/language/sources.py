@@ -1,0 +1,174 @@
+"""Where language models come from: the embedded one, a folder, a Hugging Face name, a server."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from gainstage.ops.extras import require
+from gainstage.policies.language.causal_lm import CausalPolicy
+from gainstage.registry import RecipeError, build, component
+
+SHORT = ("micro", "micro-half", "smollm2")
+
+
+@dataclass
+class Lora:
+    """Low-rank adapters through peft. `rank` bounds what can be learned, `alpha / rank` scales it."""
+
+    rank: int = 16
+    alpha: float = 32.0
+    dropout: float = 0.0
+    targets: str | list[str] = "all-linear"
+
+
+@component("net")
+@dataclass
+class CausalLm:
+    """A Hugging Face causal LM by short name (`micro`, `smollm2`), folder, run folder or hub name.
+
+    `lora` true or a mapping of its settings trains adapters only; `engine` names what draws tokens; `dtype` is
+    that of the weights; `chat_template` replaces the tokenizer's own and is saved with the result.
+    """
+
+    source: str = "micro"
+    lora: bool | Lora = False
+    engine: str | dict[str, Any] = "torch"
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    chat_template: str | None = None
+    compile: bool = False
+    trust_remote_code: bool = False
+    engine_settings: dict[str, Any] = field(default_factory=dict)
+
+    def make(self, role: str, meter: Any, device: torch.device, trained: bool) -> CausalPolicy:
+        module, tokenizer, adapted = load_causal_lm(self.source, self.dtype, self.trust_remote_code)
+        if self.chat_template is not None:
+            path = Path(self.chat_template)
+            tokenizer.chat_template = path.read_text() if path.suffix == ".jinja" and path.is_file() else self.chat_template
+        module.to(device)
+        if adapted is None and self.lora:
+            adapted = add_lora(module, self.lora if isinstance(self.lora, Lora) else Lora())
+        if adapted is not None:
+            module = adapted.get_base_model()
+            for name, parameter in adapted.named_parameters():
+                parameter.requires_grad_(trained and "lora_" in name)
+        else:
+            module.requires_grad_(trained)
+        module.eval()
+        if self.compile:
+            module.base_model.compile(dynamic=True)
+        name, settings = (self.engine, {}) if isinstance(self.engine, str) else next(iter(self.engine.items()))
+        engine = build("engine", name, {**(settings or {}), **self.engine_settings}, f"models.{role}.engine").bind(module, tokenizer)
+        return CausalPolicy(module, tokenizer, engine, role, meter, adapted, source=self.source)
+
+
+def load_causal_lm(source: str, dtype: str = "float32", trust_remote_code: bool = False) -> tuple[Any, Any, Any]:
+    """Model, tokenizer and, for an adapter folder, the `PeftModel` around the model (else None).
+
+    Raises:
+        RecipeError: nothing of that name, or a folder without a model; the message says what was tried.
+    """
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    path = locate(source)
+    adapter = Path(path) / "adapter_config.json"
+    if adapter.is_file():
+        peft = require("peft", "lora")
+        base = json.loads(adapter.read_text())["base_model_name_or_path"]
+        module, _, _ = load_causal_lm(base, dtype, trust_remote_code)
+        adapted = peft.PeftModel.from_pretrained(module, path, is_trainable=True)
+        return module, AutoTokenizer.from_pretrained(path), adapted
+    try:
+        module = AutoModelForCausalLM.from_pretrained(
+            path, dtype=getattr(torch, dtype), trust_remote_code=trust_remote_code, attn_implementation="sdpa"
+        )
+        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
+    except (OSError, ValueError) as error:
+        first = str(error).strip().split("\n")[0]
+        raise RecipeError(f"cannot load the model {source!r}: {first}") from error
+    module.config.name_or_path = str(path)
+    return module, tokenizer, None
+
+
+def locate(source: str) -> str:
+    """A folder for short names, runs and paths; anything else is left to transformers as a hub name.
+
+    Raises:
+        RecipeError: a path that does not exist, or a run folder without a saved model.
+    """
+    if source in ("micro", "micro-half"):
+        from gainstage.policies.language.micro import micro
+
+        return str(micro(source))
+    if source == "smollm2":
+        from gainstage.policies.language.smollm2 import smollm2
+
+        return str(smollm2())
+    path = Path(source).expanduser()
+    if path.is_dir():
+        for folder in (path, path / "hf", path / "final"):
+            if (folder / "config.json").is_file() or (folder / "adapter_config.json").is_file():
+                return str(folder)
+        raise RecipeError(f"{source!r} holds no model: neither config.json nor adapter_config.json in it, in hf/ or in final/")
+    if source.startswith((".", "/", "~")) or source.count("/") > 1:
+        raise RecipeError(f"the model folder {source!r} does not exist")
+    if os.environ.get("HF_HUB_OFFLINE") == "1" and "/" not in source:
+        raise RecipeError(f"no model {source!r}: short names are {', '.join(SHORT)}; else give a folder or a hub name such as org/name")
+    return source
+
+
+def add_lora(module: Any, settings: Lora) -> Any:
+    """Adapters around a model; the base is frozen."""
+    peft = require("peft", "lora")
+    config = peft.LoraConfig(
+        r=settings.rank, lora_alpha=settings.alpha, lora_dropout=settings.dropout, target_modules=settings.targets,
+        task_type="CAUSAL_LM",
+    )  # fmt: skip
+    return peft.get_peft_model(module, config)
+
+
+@component("net")
+@dataclass
+class RemoteLm:
+    """A model behind an OpenAI-compatible server: it samples, judges and teaches, but is never trained here."""
+
+    source: str
+    model: str = ""
+    api_key_env: str = "OPENAI_API_KEY"
+    tokenizer: str = "micro"
+
+    def make(self, role: str, meter: Any, device: torch.device, trained: bool) -> Any:
+        if trained:
+            raise RecipeError(f"models.{role}: a remote model cannot be trained")
+        from transformers import AutoTokenizer
+
+        tokenizer = AutoTokenizer.from_pretrained(locate(self.tokenizer))
+        settings = {"base_url": self.source, "model": self.model, "api_key_env": self.api_key_env}
+        engine = build("engine", "openai", settings, f"models.{role}").bind(None, tokenizer)
+        return RemotePolicy(tokenizer, engine, role, meter)
+
+
+class RemotePolicy:
+    """Text services of a served model."""
+
+    markov = False
+
+    def __init__(self, tokenizer: Any, engine: Any, role: str, meter: Any) -> None:
+        self.tokenizer, self.engine, self.role, self.meter, self.version = tokenizer, engine, role, meter, 0
+
+    encode = CausalPolicy.encode
+    encode_answer = CausalPolicy.encode_answer
+    encode_observation = CausalPolicy.encode_observation
+    decode = CausalPolicy.decode
+    context_limit = None
+
+    def generate(self, requests: Any, *, max_new: int, stop: Any = (), want: Any = ()) -> Any:
+        found = self.engine.generate(list(requests), max_new=max_new, stop=tuple(stop), want=tuple(want))
+        self.meter.charge("judge_calls", float(sum(len(group) for group in found)), self.role)
+        self.meter.charge("generated_tokens", float(sum(len(c.ids) for group in found for c in group)), self.role)
+        return found
