@@ -1,0 +1,1 @@
+"""Engines: what draws the tokens. All answer `generate(requests, max_new, stop, want)`."""
