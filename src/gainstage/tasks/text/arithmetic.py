@@ -1,0 +1,80 @@
+"""Arithmetic with worked digits: the default task of language-model runs."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import ClassVar
+
+from gainstage.registry import component
+from gainstage.tasks.text.generated import GeneratedTask, digest, other
+from gainstage.types.records import Problem
+
+DIGITS = "0123456789"
+OPERATORS = ("+", "-", "*")
+
+
+@component("task")
+@dataclass(frozen=True, kw_only=True)
+class Arithmetic(GeneratedTask):
+    """Sums, differences and products of several digits, in mixed levels.
+
+    A worked answer writes the result's digits from the lowest to the highest, `=`, and the result:
+    `345+678=` is answered by `3201=1023`. Only what follows `=` is judged.
+
+    Args:
+        ops: which of `+`, `-`, `*` occur; a product has a second factor of one digit and is the hardest.
+        levels: digits of the operands, one level each, in equal shares; more digits are harder.
+        question: wording of the prompt around the expression `{}`, for models that expect a sentence.
+        impossible: share of problems whose every answer counts as wrong; they test samplers that look for signal.
+    """
+
+    name: ClassVar[str] = "arithmetic"
+
+    ops: tuple[str, ...] = OPERATORS
+    levels: tuple[int, ...] = (2, 3, 4, 5)
+    question: str = "{}="
+    impossible: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.ops or set(self.ops) - set(OPERATORS):
+            raise ValueError(f"ops must be some of {', '.join(OPERATORS)}, got {self.ops}")
+        if not self.levels or min(self.levels) < 1 or max(self.levels) > 30:
+            raise ValueError(f"levels must be numbers of digits from 1 to 30, got {self.levels}")
+        if "{}" not in self.question:
+            raise ValueError(f"question must hold {{}} for the expression, got {self.question!r}")
+        if not 0 <= self.impossible <= 1:
+            raise ValueError(f"impossible must lie in [0, 1], got {self.impossible}")
+
+    @property
+    def max_new(self) -> int:
+        return 2 * (max(self.levels) + 1) + 2
+
+    def draw(self, rng: random.Random, index: int) -> Problem:
+        level, op = divmod(index, len(self.ops))
+        level, op = self.levels[level % len(self.levels)], self.ops[op]
+        low, high = (10 ** (level - 1) if level > 1 else 0), 10**level - 1
+        a = rng.randint(low, high)
+        b = rng.randint(2, 9) if op == "*" else rng.randint(low, high)
+        if op == "-" and a < b:
+            a, b = b, a
+        result = {"+": a + b, "-": a - b, "*": a * b}[op]
+        key = f"{max(a, b)}{op}{min(a, b)}"  # a+b and b+a always share a split
+        hopeless = int(digest(f"impossible {key}")[:8], 16) / 2**32 < self.impossible
+        return self.problem(
+            key,
+            self.question.replace("{}", f"{a}{op}{b}"),
+            None if hopeless else str(result),
+            float(level),
+            result=result,
+            op=op,
+        )
+
+    def demonstrate(self, problem: Problem, rng: random.Random, noise: float = 0.0) -> str:
+        digits = list(reversed(str(problem.meta["result"])))
+        for i, digit in enumerate(digits):
+            if rng.random() < noise:
+                top = i == len(digits) - 1 > 0
+                digits[i] = other(rng, DIGITS[1:] if top else DIGITS, digit)
+        return f"{''.join(digits)}={''.join(reversed(digits))}"
