@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD, AdamW, Muon, Optimizer, RMSprop
+from torch.optim import SGD, AdamW, Optimizer, RMSprop
 
 from gainstage.registry import build, component, find
 from gainstage.update.optimizers.roles import is_embedding_or_head, is_norm, owners
@@ -133,15 +133,16 @@ def muon(
     that `lr` serves both; `lr_scale` multiplies it for the matrices alone. Without `module` embeddings and heads
     are told by their names.
     """
+    if not hasattr(torch.optim, "Muon"):
+        raise ValueError(f"optimizer muon needs torch 2.9 or later, this is {torch.__version__}: pip install -U torch")
     owner = owners(module)
     hidden = [p for n, p in named if p.dim() == 2 and not is_embedding_or_head(n, p, owner.get(id(p)), module)]
     chosen = {id(p) for p in hidden}
     parts: list[Optimizer] = []
     if hidden:
         group = {"params": hidden, "lr_scale": lr_scale}
-        parts.append(
-            Muon([group], lr, weight_decay, momentum, nesterov, ns_steps=ns_steps, adjust_lr_fn="match_rms_adamw")
-        )
+        kind = torch.optim.Muon
+        parts.append(kind([group], lr, weight_decay, momentum, nesterov, ns_steps=ns_steps, adjust_lr_fn="match_rms_adamw"))
     if rest := [(n, p) for n, p in named if id(p) not in chosen]:
         parts.append(AdamW(decay_groups(rest, weight_decay, module), lr=lr, betas=betas, eps=eps))
     return Joined(parts)

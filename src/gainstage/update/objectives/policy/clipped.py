@@ -124,6 +124,7 @@ def truncated_importance(
     """
     old, mask = mb["old_logprobs"], mb["mask"].bool()
     weight = truncated_weight(old, mb["behaviour_logprobs"], mask, cap)
-    usable = mask & torch.isfinite(mb["behaviour_logprobs"])
-    terms, stats = clipped_surrogate(out.logprobs, old, mb["advantages"], usable, low, high, dual, level)
-    return terms * weight, stats | {"importance/weight": weight} | dropped(mask, usable & torch.isfinite(old))
+    known = mask & torch.isfinite(mb["behaviour_logprobs"])
+    terms, stats = clipped_surrogate(out.logprobs, old, mb["advantages"], known, low, high, dual, level)
+    stats["ratio/dropped"] = stats["ratio/dropped"] + (mask & ~known).float()
+    return terms * weight, stats | {"importance/weight": weight}
