@@ -18,11 +18,16 @@ os.environ["WANDB_MODE"] = "disabled"
 if "GAINSTAGE_DATA" not in os.environ and (ROOT.parent / "shared" / "data").is_dir():
     os.environ["GAINSTAGE_DATA"] = str(ROOT.parent / "shared" / "data")
 
+import hypothesis  # noqa: E402
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 import torch  # noqa: E402
 
 torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+
+# The same examples in every run, and no deadline: a shared machine is slow at times.
+hypothesis.settings.register_profile("house", deadline=None, derandomize=True, database=None, max_examples=60)
+hypothesis.settings.load_profile("house")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

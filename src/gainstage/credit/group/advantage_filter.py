@@ -64,7 +64,7 @@ class RejectConstant:
     success_at: float = 1.0
     """Reward from which a constant group counts as right."""
     denominator: Literal["kept", "batch"] = "kept"
-    """`kept`: rejected tokens leave the loss's denominator too; `batch`: they stay, so steps shrink with the keep rate."""
+    """`kept`: rejected tokens leave the loss's denominator too; `batch`: they stay, which shrinks the step."""
 
     needs = ("reward", "group", "advantage", "mask")
 

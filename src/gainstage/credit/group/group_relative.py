@@ -110,7 +110,7 @@ class GroupRelative:
     """Reward minus the group's baseline, over the group's std: one advantage a row."""
 
     center: Center = "mean"
-    """What is subtracted. `leave_one_out` is unbiased; `greedy` needs one greedy answer a group; `none` keeps the raw reward."""
+    """What is subtracted. `leave_one_out` is unbiased; `greedy` needs a greedy answer; `none` subtracts 0."""
     scale: Scale = "sample"
     """What it is divided by. `none` keeps the size of reward differences, so near-solved problems weigh less."""
     floor: float = 0.0

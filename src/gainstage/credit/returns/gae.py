@@ -123,7 +123,7 @@ class Gae:
             values = ctx.models[self.role].evaluate(batch, want=("values",)).values
             if values is None:
                 raise ValueError(
-                    f"gae.role={self.role!r} has no value head: load the role with one (models.{self.role}.value_head=true)"
+                    f"gae.role={self.role!r} has no value head: name a role that has one, or give this one a head"
                 )
             written["values"] = values.detach()
         advantages, returns = gae(

@@ -32,9 +32,9 @@ def teacher_advantage(teacher: Tensor, student: Tensor, mask: Tensor) -> Tensor:
 
 
 def prefix_discrepancy_weight(a: Tensor, mask: Tensor, gamma: float = 0.5, eps: float = 1e-8) -> Tensor:
-    """`1 + gamma (1 - D_t / D)` with D_t = sum of |a| before t and D the row's total, `Float "B T"`, zeros off the mask.
+    """`1 + gamma (1 - D_t / D)` with D_t = sum of |a| before t, D the row's total, `Float "B T"`, zeros off the mask.
 
-    The first token has weight 1 + gamma; later ones less, the more the student has drifted (IW-OPD, arXiv 2606.22600).
+    (arXiv 2606.22600.) The first token has weight 1 + gamma, later ones less, the more the student has drifted.
     """
     size = torch.where(mask.bool(), a.abs(), torch.zeros_like(a))
     before = size.cumsum(1) - size

@@ -32,7 +32,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Totals:
-    """`values`: one total a row, None where no part applies or one failed; `failed`: row -> part that was not finite."""
+    """`values`: a total for each row, None where no part applies or one failed; `failed`: row -> part not finite."""
 
     values: list[float | None]
     failed: dict[int, str] = field(default_factory=dict)

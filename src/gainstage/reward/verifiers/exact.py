@@ -29,7 +29,7 @@ def golds(gold: Any) -> list[str]:
 
 
 def exact(text: str, gold: Any, normalised: bool = True) -> bool:
-    """Whether the whole text equals (one of) the gold answers. An answer that normalises to nothing equals only itself."""
+    """Whether the whole text equals a gold answer. One that normalises to nothing equals only itself."""
     if not normalised:
         return text.strip() in [g.strip() for g in golds(gold)]
     return any(normalise(text) == normalise(g) if normalise(g) else text.strip() == g.strip() for g in golds(gold))

@@ -110,7 +110,7 @@ class Numbers:
         gold = parse_number(str(trajectory.problem.answer))
         if gold is None:
             raise ValueError(
-                f"reward numbers: the gold answer {trajectory.problem.answer!r} of problem {trajectory.problem.id} is no number"
+                f"reward numbers: the gold answer {trajectory.problem.answer!r} of {trajectory.problem.id} is no number"
             )
         text = trajectory.info["completion"]
         if self.after:

@@ -77,7 +77,7 @@ class DifficultyBins:
     def __post_init__(self) -> None:
         if len(self.weights) != len(self.edges) + 1:
             raise ValueError(
-                f"difficulty_bins.weights must have one entry more than edges, got {len(self.weights)} and {len(self.edges)}"
+                f"difficulty_bins.weights needs one entry more than edges, got {len(self.weights)}, {len(self.edges)}"
             )
         if min(*self.weights, self.unseen) < 0 or sum(self.weights) + self.unseen <= 0:
             raise ValueError("difficulty_bins: weights and unseen must not be negative nor all 0")
