@@ -65,7 +65,7 @@ def test_interval_is_wilsons_for_one_answer_a_problem():
 
 
 def test_honesty_counts_wrong_among_attempts_only():
-    rows = [answer(1, abstained=False), answer(0, abstained=False), answer(0, abstained=True), answer(0, abstained=True)]
+    rows = [answer(right, abstained=silent) for right, silent in ((1, False), (0, False), (0, True), (0, True))]
     out = summarize([EvalRecord("a", tuple(rows))])
     assert out["abstention"] == 0.5 and out["hallucination"] == 0.5
     silent = summarize([EvalRecord("a", (answer(0, abstained=True),))])

@@ -22,7 +22,7 @@ class Axis:
 AXES: dict[str, Axis] = {
     "generated_tokens": Axis("tokens", "tokens sampled from any model, discarded answers and hidden rollouts included"),
     "trained_tokens": Axis("tokens", "tokens that an optimizer step saw, each epoch counted"),
-    "scored_tokens": Axis("tokens", "tokens passed through a model without sampling or training (references, teachers)"),
+    "scored_tokens": Axis("tokens", "tokens that a model only scored: no sampling, no training (references, teachers)"),
     "env_steps": Axis("steps", "actions taken in environments"),
     "denoising_steps": Axis("steps", "denoising steps of diffusion and flow models, per sample"),
     "gradient_steps": Axis("steps", "optimizer steps of all learners"),

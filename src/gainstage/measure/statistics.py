@@ -6,6 +6,7 @@ Formulas: Agarwal et al., "Deep Reinforcement Learning at the Edge of the Statis
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -34,18 +35,23 @@ __all__ = [
 Scores = Mapping[str, Sequence[float]]
 
 
-def iqm(values: Sequence[float] | np.ndarray) -> float:
-    """Interquartile mean: mean of what is left when the lowest and the highest quarter (rounded down) are cut."""
-    x = np.sort(np.asarray(values, dtype=float).ravel())
-    if x.size == 0:
+def iqm(values: Sequence[float] | np.ndarray, axis: int | None = None) -> Any:
+    """Interquartile mean: mean of what is left when the lowest and the highest quarter (rounded down) are cut.
+
+    Over all values, or along `axis`.
+    """
+    x = np.asarray(values, dtype=float)
+    x = x.ravel() if axis is None else np.moveaxis(x, axis, -1)
+    if x.shape[-1] == 0:
         raise ValueError("iqm: no values")
-    cut = x.size // 4
-    return float(x[cut : x.size - cut].mean())
+    cut = x.shape[-1] // 4
+    inner = np.sort(x, -1)[..., cut : x.shape[-1] - cut].mean(-1)
+    return float(inner) if inner.ndim == 0 else inner
 
 
 def stratified_bootstrap(
     strata: Sequence[np.ndarray],
-    statistic: Callable[[np.ndarray], float] = iqm,
+    statistic: Callable[..., Any] = iqm,
     *,
     level: float = 0.95,
     replicates: int = 2000,
@@ -55,7 +61,8 @@ def stratified_bootstrap(
 
     A stratum is "R" (one score a run) or "R P" (runs by problems). With problems, each replicate draws runs and,
     nested in it, one set of problems for all runs, since all runs answer the same problems; a run's score is then its
-    mean over the drawn problems. To bootstrap a paired difference, give the differences.
+    mean over the drawn problems. To bootstrap a paired difference, give the differences. `statistic` takes the scores
+    of all strata and an `axis`, as `np.mean` does.
 
     Returns:
         the estimate, or None where a stratum has one run only. The interval is too narrow below some ten runs and
@@ -70,23 +77,25 @@ def stratified_bootstrap(
     for array in arrays:
         if array.ndim not in (1, 2) or array.size == 0:
             raise ValueError(f"stratified_bootstrap: a stratum is [runs] or [runs, problems], got shape {array.shape}")
-    point = statistic(np.concatenate([a if a.ndim == 1 else a.mean(1) for a in arrays]))
     if any(array.shape[0] < 2 for array in arrays):
         return None
+    point = statistic(np.concatenate([a if a.ndim == 1 else a.mean(1) for a in arrays]), axis=-1)
     rng = np.random.default_rng(seed)
-    draws = np.empty(replicates)
-    for index in range(replicates):
-        draws[index] = statistic(np.concatenate([_resample(array, rng) for array in arrays]))
+    draws = statistic(np.concatenate([_resample(array, replicates, rng) for array in arrays], axis=-1), axis=-1)
     low, high = np.quantile(draws, [(1 - level) / 2, (1 + level) / 2])
     runs = min(array.shape[0] for array in arrays)
     return Estimate(float(point), float(low), float(high), runs, level, "percentile bootstrap")
 
 
-def _resample(array: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    runs = array[rng.integers(0, array.shape[0], array.shape[0])]
+def _resample(array: np.ndarray, replicates: int, rng: np.random.Generator) -> np.ndarray:
+    """Scores of redrawn runs, "replicates R"."""
+    runs = rng.integers(0, array.shape[0], (replicates, array.shape[0]))
     if array.ndim == 1:
-        return runs
-    return runs[:, rng.integers(0, array.shape[1], array.shape[1])].mean(1)
+        return array[runs]
+    problems = array.shape[1]
+    times_drawn = rng.multinomial(problems, np.full(problems, 1 / problems), replicates)
+    scores = times_drawn @ array.T / problems
+    return np.take_along_axis(scores, runs, 1)
 
 
 def by_task(scores: Scores | Sequence[float] | np.ndarray, axes: str | None = None) -> dict[str, np.ndarray]:

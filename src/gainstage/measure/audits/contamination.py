@@ -44,7 +44,10 @@ def prompt_text(problem: Problem | str) -> str:
 
 
 def normalise(text: str) -> str:
-    """Canonical Unicode, case folded, runs of white space as one blank, none at the ends. Symbols stay: 2+2 is not 2-2."""
+    """Canonical Unicode, case folded, runs of white space as one blank, none at the ends.
+
+    Symbols stay: 2+2 is not 2-2.
+    """
     return " ".join(unicodedata.normalize("NFC", text).casefold().split())
 
 
@@ -97,9 +100,8 @@ def _ngrams(problem: Problem | str, n: int) -> list[tuple[str, ...]]:
 
 def hash_problems(problems: Sequence[Problem]) -> str:
     """Hash of a problem set: prompts and gold answers, in any order, 16 hex digits."""
-    lines = sorted(
-        json.dumps([prompt_text(p), _plain(p.answer)], sort_keys=True, default=str, ensure_ascii=False) for p in problems
-    )
+    rows = ([prompt_text(problem), _plain(problem.answer)] for problem in problems)
+    lines = sorted(json.dumps(row, sort_keys=True, default=str, ensure_ascii=False) for row in rows)
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
 
 

@@ -1,0 +1,233 @@
+"""Runs to a verdict: pairs of seeds, equal spend, intervals that hold, one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from gainstage.measure import outcome
+from gainstage.measure.budget import AXES, check_axis
+from gainstage.measure.curves.learning import reach, value_at
+from gainstage.measure.intervals import minimum_detectable_effect, paired_difference
+from gainstage.measure.metrics import describe, short
+from gainstage.measure.outcome import Comparison, Report
+from gainstage.measure.runs import (
+    ANY_TASK,
+    Arm,
+    ParityManifest,
+    RunRecord,
+    difference,
+    field_value,
+    group,
+    read,
+    tasks_of,
+)
+from gainstage.measure.statistics import holm, probability_of_improvement
+from gainstage.measure.summaries import (
+    bootstrap_difference,
+    difference_noise,
+    draw_curves,
+    equal_spend,
+    summary,
+    with_side_effects,
+)
+from gainstage.measure.wording import contamination, context, notes, overall, sentence, warnings
+
+__all__ = ["Arm", "ParityManifest", "Report", "RunRecord", "compare", "difference"]
+
+FEWEST_SEEDS = 3
+FINAL = "final evaluation"
+Scores = dict[str, dict[int, float]]
+
+
+def compare(
+    runs: Iterable[RunRecord],
+    metric: str = "pass@1",
+    *,
+    baseline: str | None = None,
+    axis: str | None = None,
+    better: str = "higher",
+    level: float = 0.95,
+    tolerance: float = 0.05,
+    title: str = "",
+    created: str = "",
+) -> Report:
+    """Compare every arm with the baseline, seed by seed.
+
+    The score of a run is its final held-out evaluation. Where runs spent unequally (by more than `tolerance`) on the
+    budget's axis, it is read off the learning curves at the spend that all of them reached.
+
+    Args:
+        runs: records of at least two arms.
+        metric: `pass@1` means `eval/*/pass@1`, the plain mean over tasks; a full log name means itself.
+        baseline: name of the arm that the others are compared with; the first one where None.
+        axis: budget axis that was to be equal; the first limit of the manifest's budget where None.
+        better: "higher" or "lower".
+        level: coverage of the intervals; 1 - level is the error rate kept by Holm over all comparisons.
+        tolerance: relative difference of spending that counts as equal.
+        title, created: printed on top of the report.
+
+    Raises:
+        ValueError: fewer than two arms, a seed twice, an unknown axis, or no run that has the metric.
+    """
+    if better not in ("higher", "lower"):
+        raise ValueError(f"compare: better must be 'higher' or 'lower', got {better!r}")
+    arms = group(runs, baseline)
+    if len(arms) < 2:
+        raise ValueError(f"compare needs at least two arms, got {[arm.name for arm in arms]}")
+    everyone = [run for arm in arms for run in arm.runs.values()]
+    numbers = {(run.arm, run.seed): run.numbers() for run in everyone}
+    names = {name for row in numbers.values() for name in row} | {n for r in everyone for row in r.curve for n in row}
+    metric = _full_name(metric, names)
+    axis = check_axis(axis) if axis else _axis(arms)
+    scores, basis = _scores(arms, numbers, metric, axis, tolerance)
+    pairs = [(arms[0], arm) for arm in arms[1:]]
+    uneven = [axis if basis == FINAL and _unequal(_spends(pair, axis), tolerance) else "" for pair in pairs]
+    comparisons = [_compare(*pair, scores, metric, better, level, why) for pair, why in zip(pairs, uneven, strict=True)]
+    comparisons = _judge(comparisons, better, level)
+    comparable = [c.arm for c in comparisons if c.verdict != outcome.INCOMPARABLE]
+    comparisons = [with_side_effects(c, arms, numbers, level) for c in comparisons]
+    first = arms[0].runs[arms[0].seeds[0]].manifest
+    return Report(
+        title=title or " against ".join((", ".join(arm.name for arm in arms[1:]), arms[0].name)),
+        metric=metric,
+        better=better,
+        tasks=tasks_of(names, metric),
+        axis=axis,
+        level=level,
+        verdict=overall(comparisons),
+        sentence=sentence(comparisons, metric),
+        context=context(arms, metric, axis, tasks_of(names, metric)),
+        basis=basis,
+        arms=[summary(arm, scores[arm.name], numbers, metric, level) for arm in arms],
+        comparisons=comparisons,
+        equal_spend=equal_spend(arms, comparable, metric, level),
+        curves=draw_curves(arms, metric, names, level),
+        manifest=first.to_dict() if first else {},
+        contamination=contamination(arms),
+        notes=notes(arms),
+        warnings=warnings(arms, axis, basis),
+        created=created,
+    )
+
+
+def _full_name(metric: str, names: set[str]) -> str:
+    starred = metric if metric.startswith("eval/") else ANY_TASK + metric
+    if tasks_of(names, starred) and (starred.startswith(ANY_TASK) or starred in names):
+        return starred
+    if metric in names:
+        return metric
+    raise ValueError(f"compare: no run has the metric {metric!r}; measured are {sorted(names)[:12]}")
+
+
+def _axis(arms: Sequence[Arm]) -> str:
+    """The budget's first limit; without one the first axis that every run was charged on."""
+    runs = [run for arm in arms for run in arm.runs.values()]
+    manifest = runs[0].manifest
+    if manifest and manifest.budget:
+        return check_axis(next(iter(manifest.budget)))
+    return next((name for name in AXES if all(run.spent.get(name, 0) > 0 for run in runs)), "generated_tokens")
+
+
+def _scores(
+    arms: Sequence[Arm], numbers: dict[tuple[str, int], dict[str, float]], metric: str, axis: str, tolerance: float
+) -> tuple[Scores, str]:
+    """Score per arm and seed, and in words where it comes from."""
+    curves = [run.curve for arm in arms for run in arm.runs.values()]
+    if _unequal(_spends(arms, axis), tolerance) and (spend := reach(curves, metric, axis)):
+        out: Scores = {}
+        for arm in arms:
+            values = {seed: value_at(run.curve, metric, axis, spend) for seed, run in arm.runs.items()}
+            out[arm.name] = {seed: value for seed, value in values.items() if value is not None}
+        return out, f"learning curves at {short(spend)} {describe('budget/' + axis).label}"
+    finals = {a.name: {seed: read(numbers[a.name, seed], metric) for seed in a.seeds} for a in arms}
+    return {name: {s: v for s, v in row.items() if v is not None} for name, row in finals.items()}, FINAL
+
+
+def _spends(arms: Sequence[Arm], axis: str) -> list[float]:
+    return [run.spent.get(axis, 0.0) for arm in arms for run in arm.runs.values()]
+
+
+def _unequal(spends: Sequence[float], tolerance: float) -> bool:
+    return max(spends) > (1 + tolerance) * min(spends)
+
+
+def _compare(base: Arm, arm: Arm, scores: Scores, metric: str, better: str, level: float, uneven: str) -> Comparison:
+    """One arm against the baseline, before Holm. `uneven`: what was spent unequally with no curve to mend it."""
+    differing = _differing(base, arm)
+    for side in (base, arm):
+        for seed in side.seeds:
+            if seed not in scores[side.name]:
+                differing[f"{metric} of {side.name}, seed {seed}"] = [None, None]
+    if uneven:
+        means = [np.mean([run.spent.get(uneven, 0.0) for run in side.runs.values()]) for side in (base, arm)]
+        differing[f"spent {uneven}"] = [short(float(mean)) for mean in means]
+    if differing:
+        return Comparison(arm.name, base.name, outcome.INCOMPARABLE, ", ".join(differing), differing=differing)
+    shown = describe(metric)
+    a = [scores[arm.name][seed] for seed in arm.seeds]
+    b = [scores[base.name][seed] for seed in arm.seeds]
+    pair = paired_difference(a, b, level, difference_noise(base, arm), shown.difference_bounds)
+    chance = probability_of_improvement(a, b)
+    return Comparison(
+        arm.name,
+        base.name,
+        outcome.NONE,
+        difference=pair,
+        bootstrap=bootstrap_difference(base, arm, np.subtract(a, b), metric, level),
+        probability=chance if better == "higher" else 1 - chance,
+        detectable=minimum_detectable_effect(pair.sd, pair.n, 1 - level) if pair.sd else None,
+        reason=_contaminated(base, arm),
+    )
+
+
+def _differing(base: Arm, arm: Arm) -> dict[str, list[Any]]:
+    """Manifest fields in which any run of the two arms differs from the baseline's first run, with both values."""
+    missing = [any(run.manifest is None for run in side.runs.values()) for side in (base, arm)]
+    if any(missing):
+        return {"manifest": ["missing" if gone else "there" for gone in missing]}
+    manifests = [run.manifest for side in (base, arm) for run in side.runs.values() if run.manifest]
+    out: dict[str, list[Any]] = {}
+    for manifest in manifests[1:]:
+        for name in difference(manifests[0], manifest):
+            out.setdefault(name, [field_value(manifests[0], name), field_value(manifest, name)])
+    if base.seeds != arm.seeds:
+        out["seeds"] = [base.seeds, arm.seeds]
+    return out
+
+
+def _contaminated(base: Arm, arm: Arm) -> str:
+    overlaps = [run.contamination.get("exact") for side in (base, arm) for run in side.runs.values()]
+    return next((overlap.message for overlap in overlaps if overlap is not None and overlap.count), "")
+
+
+def _judge(comparisons: Sequence[Comparison], better: str, level: float) -> list[Comparison]:
+    """Verdicts after Holm over all comparisons that have a p value."""
+    tested = {c.arm: c.difference.p for c in comparisons if c.difference is not None and c.difference.p is not None}
+    adjusted = dict(zip(tested, holm(list(tested.values())), strict=True))
+    return [
+        c if c.verdict == outcome.INCOMPARABLE else _verdict(c, adjusted.get(c.arm), better, level) for c in comparisons
+    ]
+
+
+def _verdict(c: Comparison, p: float | None, better: str, level: float) -> Comparison:
+    d = c.difference
+    assert d is not None, "a comparable arm has a difference"
+    if c.reason:
+        return replace(c, verdict=outcome.CONTAMINATED, p_holm=p)
+    if d.n == 1:
+        return replace(c, reason="one seed gives no interval")
+    if d.n < FEWEST_SEEDS:
+        return replace(c, p_holm=p, reason=f"{d.n} seeds are too few for a verdict; run at least {FEWEST_SEEDS}")
+    if d.low is None or p is None:
+        return replace(c, p_holm=p, reason="no spread over seeds: no interval")
+    if p <= 1 - level:
+        won = (d.value > 0) == (better == "higher")
+        return replace(c, p_holm=p, verdict=outcome.GAIN if won else outcome.LOSS)
+    reason = "its interval alone leaves out zero, but not after Holm's correction" if d.excludes_zero else ""
+    return replace(c, p_holm=p, reason=reason)
+
+

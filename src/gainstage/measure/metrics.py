@@ -1,0 +1,108 @@
+"""What the measured names mean: label, unit, one line of meaning, and how a value is written."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from gainstage.measure.budget import AXES
+
+MINUS = "\u2212"
+NONE = "\u2013"
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A named number. `rate`: it lies in [0, 1] and is written in percent, its differences in points."""
+
+    name: str
+    label: str
+    unit: str
+    meaning: str
+    rate: bool = False
+
+    @property
+    def bounds(self) -> tuple[float, float] | None:
+        return (0.0, 1.0) if self.rate else None
+
+    @property
+    def difference_bounds(self) -> tuple[float, float] | None:
+        return (-1.0, 1.0) if self.rate else None
+
+    def text(self, value: float | None) -> str:
+        """The value with its unit where it is short."""
+        if value is None or not math.isfinite(value):
+            return NONE
+        return f"{number(100 * value, 1)} %" if self.rate else short(value)
+
+    def change(self, value: float | None) -> str:
+        """A signed difference; of rates in percentage points."""
+        if value is None or not math.isfinite(value):
+            return NONE
+        body = number(abs(100 * value), 1) if self.rate else short(abs(value))
+        zero = not any(digit in "123456789" for digit in body)
+        return ("" if zero else "+" if value > 0 else MINUS) + body
+
+    @property
+    def change_unit(self) -> str:
+        return "points" if self.rate else self.unit
+
+
+_KNOWN = (
+    Metric("reward/mean", "reward", "", "mean reward of an answer or episode"),
+    Metric("length/mean", "length", "tokens", "mean length of an answer or episode, in decisions"),
+    Metric("length/truncated", "cut off", "", "share of answers cut off by a limit of length, turns or time", True),
+    Metric("entropy/mean", "entropy", "nats", "mean entropy of the policy per decision, in nats"),
+    Metric("kl/start", "KL from start", "nats", "mean divergence from the starting weights per decision, in nats"),
+    Metric("kl/ref", "KL from reference", "nats", "mean divergence from the reference policy per decision, in nats"),
+    Metric("abstention", "abstained", "", "share of answers that decline to answer", True),
+    Metric("hallucination", "wrong if attempted", "", "share of wrong answers among those attempted", True),
+    Metric("ece", "calibration error", "", "expected calibration error over 10 bins: confidence against truth", True),
+    Metric("confidence/mean", "confidence", "", "mean confidence that the policy states", True),
+)
+_BY_NAME = {metric.name: metric for metric in _KNOWN}
+
+TAX = ("length/mean", "length/truncated", "entropy/mean", "kl/start", "kl/ref", "pass@16", "abstention",
+       "hallucination", "ece")  # fmt: skip
+"""Side effects that stand beside every gain."""
+
+
+def describe(name: str) -> Metric:
+    """The metric of a log name; `eval/{task}/` in front of it is left out. Unknown names describe themselves."""
+    bare = name.split("/", 2)[2] if name.startswith("eval/") and name.count("/") >= 2 else name
+    if bare in _BY_NAME:
+        return _BY_NAME[bare]
+    if bare.startswith("budget/") and bare[7:] in AXES:
+        axis = AXES[bare[7:]]
+        return Metric(bare, bare[7:].replace("_", " "), axis.unit, axis.meaning)
+    if bare.startswith("pass@"):
+        k = bare[5:]
+        meaning = "share of answers that are right" if k == "1" else (
+            f"chance that at least one of {k} answers is right (unbiased estimate), mean over problems"
+        )  # fmt: skip
+        return Metric(bare, bare, "", meaning, True)
+    return Metric(bare, bare, "", bare)
+
+
+def number(value: float, digits: int) -> str:
+    """Fixed digits with a real minus sign; never a negative zero."""
+    text = f"{value:,.{digits}f}".replace(",", "\u202f")
+    if text.startswith("-"):
+        return MINUS + text[1:] if any(digit in "123456789" for digit in text) else text[1:]
+    return text
+
+
+def short(value: float | None) -> str:
+    """Three significant digits, with k, M, G, T for large amounts."""
+    if value is None or not math.isfinite(value):
+        return NONE
+    size = abs(value)
+    if size >= 9_999.5:
+        power = min(int(math.log10(size * 1.0005)) // 3, 6)
+        digits = 0 if size / 1000**power >= 99.95 else 1
+        return number(value / 1000**power, digits).removesuffix(".0") + "_kMGTPE"[power]
+    if size >= 99.95 or value == int(value):
+        return number(value, 0)
+    if size < 1e-3:
+        return f"{value:.1e}".replace("-", MINUS)
+    return number(value, max(0, 2 - math.floor(math.log10(size * 1.0005))))

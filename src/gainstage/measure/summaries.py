@@ -1,0 +1,164 @@
+"""The figures of a comparison beside its verdict: summaries of arms, side effects, equal spend, curves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from gainstage.measure import outcome
+from gainstage.measure.budget import AXES
+from gainstage.measure.curves.learning import Curve, learning_curve, reach, value_at
+from gainstage.measure.intervals import Estimate, PairedDifference, mean_interval, paired_difference, sampling_error
+from gainstage.measure.metrics import TAX, describe
+from gainstage.measure.outcome import ArmSummary, Comparison, EqualSpend
+from gainstage.measure.runs import ANY_TASK, Arm, read
+from gainstage.measure.statistics import iqm, stratified_bootstrap
+
+CURVES = ("reward/mean", "length/mean", "length/truncated", "entropy/mean", "kl/ref", "kl/start", "kl/sampler")
+Numbers = dict[tuple[str, int], dict[str, float]]
+"""(arm, seed) -> final numbers."""
+
+
+def difference_noise(base: Arm, arm: Arm) -> float:
+    """Standard deviation of one difference that drawing evaluation answers causes; 0 where no verdicts are kept."""
+    errors = [arm_sampling_error(side) for side in (base, arm)]
+    return float(np.hypot(*errors)) if all(e is not None for e in errors) else 0.0
+
+
+def arm_sampling_error(arm: Arm) -> float | None:
+    """Root mean square over runs of the sampling error of a run's score (plain mean over tasks)."""
+    squares = []
+    for run in arm.runs.values():
+        tasks = [[r.correct for r in records if r.correct] for records in run.evaluation.values()]
+        if not tasks or not all(tasks):
+            return None
+        squares.append(sum(sampling_error(rows) ** 2 for rows in tasks) / len(tasks) ** 2)
+    return float(np.sqrt(np.mean(squares)))
+
+
+def _matrix(arm: Arm, metric: str) -> np.ndarray | None:
+    """Share of right answers "R P" in order of seed and problem, where one task's pass@1 is what is compared."""
+    if describe(metric).name != "pass@1":
+        return None
+    rows, ids = [], None
+    for seed in arm.seeds:
+        evaluation = arm.runs[seed].evaluation
+        if len(evaluation) != 1:
+            return None
+        records = sorted(next(iter(evaluation.values())), key=lambda record: record.problem_id)
+        here = [record.problem_id for record in records]
+        if not here or any(not r.correct for r in records) or (ids is not None and here != ids):
+            return None
+        ids = here
+        rows.append([float(np.mean(record.correct)) for record in records])
+    return np.array(rows)
+
+
+def bootstrap_difference(base: Arm, arm: Arm, differences: np.ndarray, metric: str, level: float) -> Estimate | None:
+    a, b = _matrix(arm, metric), _matrix(base, metric)
+    nested = a is not None and b is not None and a.shape == b.shape and np.allclose((a - b).mean(1), differences)
+    return stratified_bootstrap([a - b if nested else differences], np.mean, level=level)
+
+
+def with_side_effects(c: Comparison, arms: Sequence[Arm], numbers: Numbers, level: float) -> Comparison:
+    if c.verdict == outcome.INCOMPARABLE:
+        return c
+    base, arm = arms[0], next(a for a in arms if a.name == c.arm)
+    effects: dict[str, PairedDifference] = {}
+    for name in TAX:
+        a, b = (side_effect(side, numbers, name) for side in (arm, base))
+        if a and b:
+            effects[name] = paired_difference(a, b, level, bounds=describe(name).difference_bounds)
+    return replace(c, side_effects=effects)
+
+
+def side_effect(arm: Arm, numbers: Numbers, name: str) -> list[float]:
+    """One value a seed, from the held-out evaluation where it has one, else from training; empty if any lacks it."""
+    values = []
+    for seed in arm.seeds:
+        row = numbers[arm.name, seed]
+        value = read(row, ANY_TASK + name)
+        values.append(read(row, name) if value is None else value)
+    return [] if any(value is None for value in values) else values
+
+
+def summary(arm: Arm, scores: dict[int, float], numbers: Numbers, metric: str, level: float) -> ArmSummary:
+    values = [scores[seed] for seed in arm.seeds if seed in scores]
+    matrix = _matrix(arm, metric)
+    nested = matrix is not None and len(values) == len(matrix) and np.allclose(matrix.mean(1), values)
+    effects = {name: row for name in TAX if (row := side_effect(arm, numbers, name))}
+    runs = list(arm.runs.values())
+    return ArmSummary(
+        name=arm.name,
+        seeds=arm.seeds,
+        value=mean_interval(values, level, describe(metric).bounds) if values else None,
+        iqm=stratified_bootstrap([matrix if nested else np.array(values)], iqm, level=level) if values else None,
+        scores={str(seed): score for seed, score in scores.items()},
+        spread=float(np.std(values, ddof=1)) if len(values) > 1 else None,
+        sampling_error=arm_sampling_error(arm) if describe(metric).name == "pass@1" else None,
+        side_effects={name: mean_interval(row, level, describe(name).bounds) for name, row in effects.items()},
+        spent=_spread([run.spent for run in runs]),
+        spent_by=_mean_by([run.spent_by for run in runs]),
+        evaluation_spent={axis: row["mean"] for axis, row in _spread([r.evaluation_spent for r in runs]).items()},
+    )
+
+
+def _spread(books: Sequence[dict[str, float]]) -> dict[str, dict[str, float]]:
+    """axis -> mean, min, max over runs, of the axes that any run was charged on."""
+    out = {}
+    for axis in AXES:
+        values = [book.get(axis, 0.0) for book in books]
+        if any(values):
+            out[axis] = {"mean": float(np.mean(values)), "min": float(min(values)), "max": float(max(values))}
+    return out
+
+
+def _mean_by(books: Sequence[dict[str, dict[str, float]]]) -> dict[str, dict[str, float]]:
+    """component -> axis -> mean over runs."""
+    out: dict[str, dict[str, float]] = {}
+    for component in sorted({name for book in books for name in book}):
+        axes = sorted({axis for book in books for axis in book.get(component, {})}, key=list(AXES).index)
+        out[component] = {x: float(np.mean([b.get(component, {}).get(x, 0.0) for b in books])) for x in axes}
+    return out
+
+
+def equal_spend(
+    arms: Sequence[Arm], comparable: Sequence[str], metric: str, level: float
+) -> dict[str, EqualSpend]:
+    """Every axis on which all curves reach a common spend; differences for the comparable arms only."""
+    out = {}
+    shown = describe(metric)
+    for axis in AXES:
+        spend = reach([run.curve for arm in arms for run in arm.runs.values()], metric, axis)
+        if not spend:
+            continue
+        at = {a.name: {s: value_at(r.curve, metric, axis, spend) for s, r in a.runs.items()} for a in arms}
+        values = {n: mean_interval([row[s] for s in sorted(row)], level, shown.bounds) for n, row in at.items()}
+        base = at[arms[0].name]
+        pairs = {}
+        for name in comparable:
+            a, b = [at[name][seed] for seed in sorted(base)], [base[seed] for seed in sorted(base)]
+            pairs[name] = paired_difference(a, b, level, bounds=shown.difference_bounds)
+        out[axis] = EqualSpend(spend, values, pairs)
+    return out
+
+
+def draw_curves(
+    arms: Sequence[Arm], metric: str, names: set[str], level: float
+) -> dict[str, dict[str, dict[str, Curve]]]:
+    out: dict[str, dict[str, dict[str, Curve]]] = {}
+    wanted = [metric, *(name for name in (ANY_TASK + "pass@16",) if name != metric), *CURVES]
+    for name in wanted:
+        for axis in (axis for axis in AXES if f"budget/{axis}" in names):
+            drawn = {a.name: learning_curve({s: r.curve for s, r in a.runs.items()}, name, axis, level) for a in arms}
+            kept = {arm: curve for arm, curve in drawn.items() if curve is not None and _moves(curve)}
+            if kept:
+                out.setdefault(name, {})[axis] = kept
+    return out
+
+
+def _moves(curve: Curve) -> bool:
+    """A curve needs two points that are apart."""
+    return any(len(x) > 1 and x[-1] > x[0] for x, _ in curve.seeds.values())
