@@ -64,8 +64,9 @@ class Learner:
                 if parameter.requires_grad:
                     yield f"{role}.{key}", parameter
 
-    def prepare(self, minibatch: Batch, ctx: Ctx) -> None:
-        """Write what depends on the whole minibatch, before it is split."""
+    def prepare(self, minibatch: Batch, ctx: Ctx) -> bool:
+        """Write what depends on the whole minibatch, before it is split; False where nothing in it can be learned."""
+        return True
 
     def loss(self, mb: Batch, ctx: Ctx) -> tuple[Tensor, Stats]:
         raise NotImplementedError
@@ -86,7 +87,8 @@ def optimise(learner: Learner, minibatch: Batch, ctx: Ctx, microbatch: int | Non
     Raises:
         NonFinite: loss or gradient is not finite; the weights are as before.
     """
-    learner.prepare(minibatch, ctx)
+    if not learner.prepare(minibatch, ctx):
+        return {"skipped": 1.0}
     learner.opt.zero_grad(set_to_none=True)
     tally = Tally()
     total = 0.0
@@ -153,11 +155,12 @@ class PolicyLearner(Learner):
         if self.agg == "sequence_sum_over_constant" and not self.constant:
             raise RecipeError("update.policy: agg sequence_sum_over_constant needs the setting `constant` (tokens)")
 
-    def prepare(self, minibatch: Batch, ctx: Ctx) -> None:
+    def prepare(self, minibatch: Batch, ctx: Ctx) -> bool:
         kept = None
         if self.denominator == "kept":
             kept = (minibatch["advantages"] * minibatch["mask"]).abs().sum(1) > 0
         minibatch["weight"] = token_weights(minibatch["mask"], self.agg, constant=self.constant, kept=kept)
+        return bool((minibatch["weight"] != 0).any())
 
     def loss(self, mb: Batch, ctx: Ctx) -> tuple[Tensor, Stats]:
         rows = [i for i, info in enumerate(mb.info) if info.get("actor", self.train[0]) == self.train[0]]

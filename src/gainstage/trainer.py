@@ -1,0 +1,398 @@
+"""The loop, in two halves that meet in the store: `collect()` and `learn()`."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from gainstage.chain import Chain, Part, build_chain, total_reward
+from gainstage.measure.budget import Budget, Meter
+from gainstage.ops.noise import mix
+from gainstage.ops.seeding import stream
+from gainstage.policies.snapshots import Models
+from gainstage.recipe import Recipe, phase_recipe
+from gainstage.registry import RecipeError
+from gainstage.types import Batch, Ctx, Problem, Request, Stop, Trajectory, Verdict
+from gainstage.update.learner import NonFinite, optimise
+
+
+class RunError(RuntimeError):
+    """A run cannot go on; the message names the cause and the setting to change."""
+
+
+@dataclass
+class Log:
+    """Numbers of one iteration. Counters (`failures/..`, `dropped/..`) add, everything else is averaged."""
+
+    sums: dict[str, float] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+
+    def __call__(self, name: str, value: float) -> None:
+        self.sums[name] = self.sums.get(name, 0.0) + float(value)
+        self.counts[name] = self.counts.get(name, 0) + 1
+
+    def drain(self) -> dict[str, float]:
+        out = {
+            name: total if name.startswith(("failures/", "dropped/")) else total / self.counts[name]
+            for name, total in self.sums.items()
+        }
+        self.sums, self.counts = {}, {}
+        return out
+
+
+class Trainer:
+    """Runs a recipe. Everything that changes is in `state_dict`; a run goes on from there bit for bit.
+
+    Args:
+        recipe: what to run.
+        on_row: receives each iteration's numbers.
+        on_batch: receives each iteration's batch once its credit stands.
+        on_mark: called between iterations after every one (evaluation, checkpoints); returns numbers for the row.
+    """
+
+    def __init__(self, recipe: Recipe, *, device: str = "cpu", on_row: Callable[[dict[str, float]], None] = lambda row: None,
+                 on_batch: Callable[[int, Batch], None] = lambda iteration, batch: None,
+                 on_mark: Callable[[Trainer], Mapping[str, float]] = lambda trainer: {}) -> None:  # fmt: skip
+        self.recipe, self.on_row, self.on_batch, self.on_mark = recipe, on_row, on_batch, on_mark
+        self.names = [str(phase["name"]) for phase in recipe.phases] or ["main"]
+        recipes = [phase_recipe(recipe, index) for index in range(len(self.names))]
+        self.chains: dict[str, Chain] = {name: build_chain(r) for name, r in zip(self.names, recipes, strict=True)}
+        self.meter, self.budget = Meter(), Budget(**recipe.budget)
+        used = [role for chain in self.chains.values() for role in chain.used]
+        trained = [role for chain in self.chains.values() for role in chain.trained]
+        specs = {k: v for r in recipes for k, v in r.models.items()}
+        with stream(recipe.seed, "models"):
+            self.models = Models(specs, used, trained, self.meter, device, recipe.seed)
+        self.schedule = [(r, name) for r in range(recipe.rounds) for name in self.names]
+        self.place, self.iteration, self.in_phase, self.empty = 0, 0, 0, 0
+        self.entered: list[str] = []
+        self.artifacts: dict[str, Any] = {}
+        self.due: dict[str, int] = {}
+        self.log, self.calls = Log(), dict[str, int]()
+        self.groups = 0
+        self.stop_requested = False
+        self.ctx = self._context(next(iter(self.chains.values())))
+
+    # -- schedule -----------------------------------------------------------------------------------------------------
+
+    @property
+    def chain(self) -> Chain:
+        return self.chains[self.schedule[min(self.place, len(self.schedule) - 1)][1]]
+
+    @property
+    def finished(self) -> bool:
+        return self.place >= len(self.schedule) or (bool(self.budget) and self.budget.exhausted(self.meter))
+
+    @property
+    def progress(self) -> float:
+        """Share of the run that is done, in [0, 1]: by iterations or by the budget, whichever is further."""
+        if self.place >= len(self.schedule):
+            return 1.0
+        lengths = [self._length(index) for index in range(len(self.schedule))]
+        known = [length for length in lengths if length is not None]
+        share = 0.0
+        if len(known) == len(lengths) and sum(known):
+            share = (sum(known[: self.place]) + self.in_phase) / sum(known)
+        return min(max(share, self.budget.spent(self.meter)), 1.0)
+
+    def _length(self, place: int) -> int | None:
+        """Iterations of a scheduled phase; None where only a budget ends it."""
+        number, name = self.schedule[place]
+        if not self.recipe.phases:
+            return self.recipe.iterations if self.recipe.iterations is not None else None
+        spec = self.recipe.phases[self.names.index(name)]
+        for key in ("iterations", "epochs"):
+            value = spec.get(key)
+            if value is not None:
+                value = value[min(number, len(value) - 1)] if isinstance(value, list) else value
+                if key == "iterations":
+                    return int(value)
+                chain = self.chains[name]
+                return math.ceil(value * len(chain.task.it.problems("train")) / chain.recipe.plan.groups)
+        return self.recipe.iterations
+
+    def enter(self) -> None:
+        """Start the present phase: once per phase name, not again on resume."""
+        name = self.schedule[self.place][1]
+        self.ctx = self._context(self.chain)
+        if name in self.entered:
+            return
+        self.models.event(f"phase:{name}")
+        for part in self.chain:
+            if part.has("start"):
+                self._call(part, "start", self.ctx)
+        self.entered.append(name)
+
+    def run(self) -> None:
+        """Run to the end of the schedule or the budget, or to the end of the iteration in which a stop was asked for."""
+        if not self.finished:
+            self.enter()
+        while not self.finished and not self.stop_requested:
+            row = self.iterate()
+            length = self._length(self.place)
+            if length is not None and self.in_phase >= length:
+                self.place, self.in_phase = self.place + 1, 0
+                if self.place < len(self.schedule):
+                    if self.schedule[self.place][0] != self.schedule[self.place - 1][0]:
+                        self.models.event("round")
+                    self.enter()
+            row.update(self.on_mark(self))
+            self.on_row(row)
+
+    # -- one iteration ------------------------------------------------------------------------------------------------
+
+    def iterate(self) -> dict[str, float]:
+        """One iteration: experience, then learning."""
+        started = time.perf_counter()
+        self.calls.clear()
+        self.groups = 0
+        self.ctx.iteration, self.ctx.progress = self.iteration, self.progress
+        if self.chain.rollout:
+            self.ctx.fresh = self.collect()
+        collected = time.perf_counter()
+        if self.chain.update or self.chain.credit:
+            self.learn()
+        self.models.event("iteration")
+        self.iteration += 1
+        self.in_phase += 1
+        ended = time.perf_counter()
+        self.meter.charge("seconds", ended - started)
+        times = {"time/collect": collected - started, "time/learn": ended - collected}
+        row = {"iteration": float(self.iteration), "progress": self.progress, **self.log.drain(), **self.meter.metrics(), **times}
+        return row
+
+    def collect(self) -> Sequence[Trajectory]:
+        """Experience of one iteration, judged, filtered and put into the store."""
+        chain, ctx, plan = self.chain, self.ctx, self.chain.recipe.plan
+        fresh: list[Trajectory] = []
+        for _ in range(plan.refill):
+            left = plan.groups - len({t.group for t in fresh})
+            if left <= 0:
+                break
+            got = self._rollout(0, self._next(0, left))
+            self.meter.charge("answers", len(got))
+            self.meter.charge("problems", len({t.group for t in got}))
+            got = self._judge(got)
+            for part in chain:
+                if part.has("observe"):
+                    self._call(part, "observe", got, ctx)
+            for part in chain.select:
+                if part.has("keep"):
+                    got = self._call(part, "keep", got, ctx)
+            fresh += got
+        self._describe(fresh)
+        self.empty = 0 if fresh else self.empty + 1
+        if self.empty >= plan.max_empty:
+            raise RunError(f"{self.empty} iterations in a row left nothing to train on; loosen the filters under select, raise plan.refill, or use an easier task")
+        self._call(chain.store, "add", fresh, ctx)
+        return fresh
+
+    def learn(self) -> None:
+        """Credit, then optimizer steps, on what the store hands out."""
+        chain, ctx, plan = self.chain, self.ctx, self.chain.recipe.plan
+        self._fit("before_update")
+        for number, batch in enumerate(self._rounds()):
+            for part in chain.select:
+                if part.has("relabel"):
+                    batch = self._call(part, "relabel", batch, ctx)
+            self._shape(batch)
+            for part in chain.credit:
+                hook = "estimate" if part.has("estimate") else "assign"
+                with torch.no_grad():
+                    found = self._call(part, hook, *((batch, ctx) if hook == "estimate" else (batch,)))
+                for column, value in found.items():
+                    batch[column] = value
+            if number == 0:
+                self.on_batch(self.iteration, batch)
+            for minibatch in self._split(batch, plan, number):
+                self._update(minibatch)
+        self._fit("after_update")
+
+    def _update(self, minibatch: Batch) -> None:
+        for part in self.chain.update:
+            learner = part.it
+            self.due[part.key] = self.due.get(part.key, 0) + 1
+            if self.due[part.key] % learner.every:
+                continue
+            try:
+                numbers = self._within(part, "loss", optimise, learner, minibatch, self.ctx, self.chain.recipe.plan.tokens_per_microbatch)
+            except NonFinite as error:
+                self.failed_batch = minibatch
+                raise RunError(
+                    f"iteration {self.iteration}, {part.key}: {error}. No weight was changed. Lower update.{part.name}.lr, "
+                    "set update.{part.name}.clip, or look at the saved batch for the row that causes it"
+                ) from error
+            for name, value in numbers.items():
+                self.log(name if part.name == "policy" else f"{part.name}/{name}", value)
+            self.models.event(f"update.{part.name}")
+        self.models.event("step")
+
+    # -- pieces -------------------------------------------------------------------------------------------------------
+
+    def _next(self, index: int, n: int) -> list[Request]:
+        """The select onion: the first entry is outermost."""
+        parts = [part for part in self.chain.select if part.has("next")]
+        if index >= len(parts):
+            raise RecipeError("select: no entry picks problems; add for instance `shuffle: {samples: 8}`")
+        inner = (lambda m: self._next(index + 1, m)) if index + 1 < len(parts) else None
+        return self._call(parts[index], "next", n, self.ctx, inner)
+
+    def _rollout(self, index: int, requests: Sequence[Request], model: Any = None) -> list[Trajectory]:
+        """The rollout onion: the last entry is the engine."""
+        parts = self.chain.rollout
+        inner = (lambda asked, model=None: self._rollout(index + 1, asked, model)) if index + 1 < len(parts) else None
+        return self._call(parts[index], "collect", requests, self.ctx, inner, model)
+
+    def _judge(self, got: list[Trajectory]) -> list[Trajectory]:
+        """Facts about each trajectory. Rows without a verdict, with a non-finite one, or FAILED are dropped and counted."""
+        alive = [t for t in got if t.stop is not Stop.FAILED]
+        self.log("failures/rollout", len(got) - len(alive))
+        judges = [part for part in self.chain.reward if part.has("judge")]
+        rows, values = [], []
+        for part in judges if alive else []:
+            said = self._call(part, "judge", alive, self.ctx)
+            for transform in part.options.get("then", []):
+                said = transform(said)
+            for trajectory, value in zip(alive, said, strict=True):
+                trajectory.parts[part.name] = value
+            rows.append(part)
+            values.append(said)
+        if not rows:
+            for trajectory in alive:
+                trajectory.columns["reward"] = torch.tensor(0.0)
+            return alive
+        totals = total_reward(rows, values)
+        for name in totals.failed.values():
+            self.log(f"failures/reward/{name}", 1)
+        kept = []
+        for trajectory, total in zip(alive, totals.values, strict=True):
+            if total is not None:
+                trajectory.columns["reward"] = torch.tensor(total, dtype=torch.float32)
+                kept.append(trajectory)
+        self.log("dropped/unjudged", len(alive) - len(kept) - len(totals.failed))
+        return kept
+
+    def _shape(self, batch: Batch) -> None:
+        """Rewards that are learned, relabelled or scheduled: computed at every read."""
+        column = {"row": "reward", "turn": "turn_rewards", "step": "rewards"}
+        for part in self.chain.reward:
+            if not part.has("shape"):
+                continue
+            value = self._call(part, "shape", batch, self.ctx) * float(part.options.get("weight", 1.0))
+            name = column[getattr(part.it, "level", "row")]
+            replace = part.options.get("combine") == "replace" or name not in batch
+            batch[name] = value if replace else batch[name] + value
+
+    def _split(self, batch: Batch, plan: Any, number: int) -> Iterator[Batch]:
+        """Epochs of shuffled minibatches; a draw from a replay or data set is one minibatch."""
+        if getattr(self.chain.store.it, "draws", False):
+            yield batch
+            return
+        if plan.unit == "step" and plan.minibatch:
+            batch = batch.flatten()
+        for epoch in range(plan.epochs):
+            if plan.minibatch is None or plan.minibatch >= batch.rows:
+                yield batch
+                continue
+            generator = torch.Generator().manual_seed(mix(self.recipe.seed, self.iteration, "split", number, epoch))
+            order = torch.randperm(batch.rows, generator=generator)
+            for start in range(0, batch.rows, plan.minibatch):
+                yield batch.take(order[start : start + plan.minibatch])
+
+    def _rounds(self) -> Iterator[Batch]:
+        yield from self.chain.store.it.rounds(self.chain.recipe.plan, self.ctx)
+
+    def _fit(self, when: str) -> None:
+        for part in self.chain:
+            if part.has("fit") and getattr(part.it, "fit_at", "after_update") == when:
+                self._call(part, "fit", self.ctx)
+
+    def _describe(self, fresh: Sequence[Trajectory]) -> None:
+        """The numbers that everyone looks at first."""
+        if not fresh:
+            self.log("dropped/empty_iterations", 1)
+            return
+        trained = [t for t in fresh if not bool(t.columns.get("greedy", torch.tensor(0.0)))]
+        rewards = torch.stack([t.columns["reward"] for t in trained])
+        groups: dict[int, list[float]] = {}
+        for trajectory, value in zip(trained, rewards.tolist(), strict=True):
+            groups.setdefault(trajectory.group, []).append(value)
+        self.log("reward/mean", float(rewards.mean()))
+        self.log("reward/std", float(rewards.std(correction=0)))
+        self.log("groups/zero_variance", sum(max(g) - min(g) < 1e-6 for g in groups.values()) / len(groups))
+        self.log("groups/size", len(trained) / len(groups))
+        self.log("length/mean", sum(int(t.columns["mask"].sum()) for t in trained) / len(trained))
+        self.log("length/truncated", sum(t.stop in (Stop.LENGTH, Stop.CONTEXT, Stop.TURNS) for t in trained) / len(trained))
+        for name in dict.fromkeys(name for t in trained for name in t.parts):
+            there = [float(v) for t in trained if (v := t.parts.get(name)) is not None and math.isfinite(v)]
+            if there:
+                self.log(f"reward/part/{name}/mean", sum(there) / len(there))
+
+    def _call(self, part: Part, hook: str, *args: Any) -> Any:
+        return self._within(part, hook, getattr(part.it, hook), *args)
+
+    def _within(self, part: Part, hook: str, function: Callable[..., Any], *args: Any) -> Any:
+        """Call a hook inside its own random stream, its costs booked to the component."""
+        key = f"{part.key}.{hook}"
+        number = self.calls[key] = self.calls.get(key, -1) + 1
+        place = self.iteration if hook != "start" else -1 - self.place
+        with stream(self.recipe.seed, place, key, number), self.meter.booking(part.key):
+            return function(*args)
+
+    def _context(self, chain: Chain) -> Ctx:
+        def new_group() -> int:
+            self.groups += 1
+            return self.groups - 1
+
+        def judge(problem: Problem, text: str) -> Verdict:
+            self.meter.charge("verifier_calls", 1)
+            return chain.task.it.check(problem, text)
+
+        seed = self.recipe.seed
+        return Ctx(
+            models=self.models, task=chain.task.it, store=chain.store.it, meter=self.meter, seed=seed,
+            artifacts=self.artifacts, log=self.log, new_group=new_group, judge=judge, device=self.models.device,
+            key=lambda group, sample: mix(seed, self.iteration, group, sample),
+        )  # fmt: skip
+
+    # -- state --------------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything but the weights: place in the schedule, spending, and the state of every component entered so far."""
+        parts = {
+            name: {part.key: part.it.state_dict() for part in self.chains[name] if part.has("state_dict")} for name in self.entered
+        }
+        tasks = {name: self.chains[name].task.it.state_dict() for name in self.entered if self.chains[name].task.has("state_dict")}
+        versions = {name: handle.version for name, handle in self.models.handles.items() if hasattr(handle, "version")}
+        return {
+            "iteration": self.iteration, "place": self.place, "in_phase": self.in_phase, "empty": self.empty,
+            "entered": list(self.entered), "due": dict(self.due), "meter": self.meter.state_dict(), "versions": versions,
+            "artifacts": self.artifacts, "parts": parts, "tasks": tasks,
+        }  # fmt: skip
+
+    def load_state_dict(self, state: Mapping[str, Any], weights: Mapping[str, Mapping[str, torch.Tensor]]) -> None:
+        """Go on from a saved state. Components are started first, so that there is something to load into."""
+        for place, (_, name) in enumerate(self.schedule):
+            if name in state["entered"] and name not in self.entered:
+                self.place = place
+                self.enter()
+        self.models.load_state_dict(weights, state["versions"])
+        for key in ("iteration", "place", "in_phase", "empty"):
+            setattr(self, key, int(state[key]))
+        self.due = {key: int(value) for key, value in state["due"].items()}
+        self.meter.load_state_dict(state["meter"])
+        self.artifacts.clear()
+        self.artifacts.update(state["artifacts"])
+        for name, parts in state["parts"].items():
+            for part in self.chains[name]:
+                if part.key in parts:
+                    part.it.load_state_dict(parts[part.key])
+        for name, task in state["tasks"].items():
+            self.chains[name].task.it.load_state_dict(task)
+        if self.place < len(self.schedule):
+            self.ctx = self._context(self.chain)
