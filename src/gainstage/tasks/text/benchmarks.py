@@ -1,0 +1,88 @@
+"""Well-known data sets by name: GSM8K and MATH-500."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from gainstage.ops.answers import extract_hash
+from gainstage.registry import component
+from gainstage.tasks.text.datasets import DatasetTask
+from gainstage.tasks.text.readers import data_dir
+from gainstage.types import Problem
+
+BOXED = "{prompt}\n\nReason step by step, and put the final answer within \\boxed{}."
+
+
+def local_or_hub(files: Sequence[str], hub: str) -> str:
+    """The first of the local data folder's files that is there, otherwise the hub id (cache first)."""
+    for name in files:
+        path = str(data_dir() / name)
+        if any((data_dir() / name.replace("{split}", split)).is_file() for split in ("train", "test", "")):
+            return path
+    return hub
+
+
+@component("task", "gsm8k")
+@dataclass(kw_only=True)
+class Gsm8k(DatasetTask):
+    """Grade-school word problems (GSM8K, arXiv:2110.14168): 7,473 to train on, 1,319 to test on, integer answers.
+
+    The gold answer is what follows `####`; the worked solution is the demonstration, calculator notes left out.
+    Validation problems are held out of the training split by hash.
+    """
+
+    path: str = ""
+    verifier: Literal["math", "number", "exact", "contains", "none"] = "number"
+    template: str | None = BOXED
+    max_new: int = 400
+    overlap: Literal["error", "drop", "report"] = "drop"
+    chat: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.path = self.path or local_or_hub(["gsm8k_{split}.jsonl", "gsm8k/{split}.jsonl"], "openai/gsm8k")
+
+    @property
+    def name(self) -> str:
+        return "gsm8k"
+
+    def prepare(self, problem: Problem) -> Problem:
+        """The number as gold answer, the worked solution as completion, the question as a user message."""
+        solution = str(problem.answer)
+        worked = re.sub(r"<<[^<>]*>>", "", solution)
+        meta = dict(problem.meta) | {"completion": worked}
+        wrapped = super().prepare(problem)
+        return Problem(problem.id, as_chat(wrapped.prompt, self.chat), extract_hash(solution), None, meta)
+
+
+@component("task", "math500")
+@dataclass(kw_only=True)
+class Math500(DatasetTask):
+    """500 competition problems (MATH-500 of arXiv:2305.20050, from MATH, arXiv:2103.03874); for evaluation only."""
+
+    path: str = ""
+    template: str | None = BOXED
+    max_new: int = 1024
+    chat: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.path = self.path or local_or_hub(["math500.json", "math500.jsonl"], "HuggingFaceH4/MATH-500")
+        self.columns = self.columns or {"answer": "answer"}
+        self.splits = self.splits or ({"test": "train"} if self.path.endswith((".json", ".jsonl")) else {})
+
+    @property
+    def name(self) -> str:
+        return "math500"
+
+    def prepare(self, problem: Problem) -> Problem:
+        wrapped = super().prepare(problem)
+        return Problem(problem.id, as_chat(wrapped.prompt, self.chat), problem.answer, problem.difficulty, problem.meta)
+
+
+def as_chat(prompt: object, chat: bool) -> object:
+    """One user message, which an instruct model's template renders and a base model reads as plain text."""
+    return [{"role": "user", "content": prompt}] if chat and isinstance(prompt, str) else prompt
