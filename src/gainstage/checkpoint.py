@@ -1,0 +1,234 @@
+"""Checkpoints: written beside, checked by hash, renamed into place. Safetensors and JSON only; nothing is unpickled.
+
+    checkpoints/000120/  manifest.json   format, recipe fingerprint, versions, iteration, sha256 of every file
+      models/<role>.safetensors          every role with weights; frozen ones are hard links after the first time
+      state.json, state.safetensors      components, optimizers, meter, place in the schedule
+      hf/                                the trained policy as any engine loads it
+    latest                               name of the newest one, written last
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import platform
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as dump_tensors
+
+FORMAT = 1
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint that cannot be read; the message names the file and what is wrong."""
+
+
+# -- trees ------------------------------------------------------------------------------------------------------------
+
+
+def pack(tree: Any, tensors: dict[str, torch.Tensor], path: str = "") -> Any:
+    """A tree of dictionaries, lists, numbers and tensors as JSON; tensors go to `tensors` under their path."""
+    if isinstance(tree, torch.Tensor):
+        name = path or "root"
+        tensors[name] = tree.detach().to("cpu").contiguous().clone()
+        return {"__tensor__": name}
+    if isinstance(tree, Mapping):
+        items = [(key, pack(value, tensors, f"{path}/{key}")) for key, value in tree.items()]
+        if all(isinstance(key, str) for key, _ in items):
+            return dict(items)
+        return {"__items__": [[key, value] for key, value in items]}
+    if isinstance(tree, list | tuple):
+        return [pack(value, tensors, f"{path}/{index}") for index, value in enumerate(tree)]
+    if tree is None or isinstance(tree, bool | int | float | str):
+        return tree
+    raise TypeError(f"state at {path or 'the root'}: {type(tree).__name__} cannot be saved; use numbers, text, lists and tensors")
+
+
+def unpack(tree: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
+    """The inverse of `pack`."""
+    if isinstance(tree, dict):
+        if "__tensor__" in tree:
+            return tensors[tree["__tensor__"]]
+        if "__items__" in tree:
+            return {key: unpack(value, tensors) for key, value in tree["__items__"]}
+        return {key: unpack(value, tensors) for key, value in tree.items()}
+    if isinstance(tree, list):
+        return [unpack(value, tensors) for value in tree]
+    return tree
+
+
+# -- files ------------------------------------------------------------------------------------------------------------
+
+
+def write_file(path: Path, data: bytes) -> str:
+    """Write and fsync; returns the sha256."""
+    with open(path, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    return hashlib.sha256(data).hexdigest()
+
+
+def sync_folder(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Write beside and rename: readers see the old or the new file, never a part."""
+    scratch = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        write_file(scratch, data)
+        os.replace(scratch, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            scratch.unlink()
+        raise
+    sync_folder(path.parent)
+
+
+def save(root: Path, state: Mapping[str, Any], models: Any, *, fingerprint: str, policy: Any = None, keep: int = 2) -> Path:
+    """Write a checkpoint named after its iteration; the one before stays until this one is complete.
+
+    Args:
+        root: the `checkpoints` folder.
+        models: the run's roles (`state_dict`, `moving`).
+        policy: handle whose Hugging Face folder is written as `hf/`.
+        keep: how many are kept.
+
+    Raises:
+        OSError: the disk refused; nothing that was there is changed and no partial folder stays.
+    """
+    root.mkdir(parents=True, exist_ok=True)
+    target = root / f"{state['iteration']:06d}"
+    scratch = root / f".{target.name}.{os.getpid()}.tmp"
+    before = latest(root)
+    shutil.rmtree(scratch, ignore_errors=True)
+    try:
+        (scratch / "models").mkdir(parents=True)
+        hashes: dict[str, str] = {}
+        tensors: dict[str, torch.Tensor] = {}
+        hashes["state.json"] = write_file(scratch / "state.json", json.dumps(pack(state, tensors)).encode())
+        hashes["state.safetensors"] = write_file(scratch / "state.safetensors", dump_tensors(tensors))
+        moving = set(models.moving())
+        for role, found in models.state_dict().items():
+            name = f"models/{role}.safetensors"
+            if role not in moving and before is not None and before.name != target.name and _link(before, scratch, name, hashes):
+                continue
+            hashes[name] = write_file(scratch / name, dump_tensors({k: v.detach().cpu().contiguous().clone() for k, v in found.items()}))
+        if policy is not None:
+            policy.save(scratch / "hf")
+            for file in sorted((scratch / "hf").rglob("*")):
+                if file.is_file():
+                    hashes[str(file.relative_to(scratch))] = write_file(file, file.read_bytes())
+        manifest = {
+            "format": FORMAT, "fingerprint": fingerprint, "iteration": state["iteration"], "sha256": hashes,
+            "torch": torch.__version__, "python": platform.python_version(), "machine": platform.machine(),
+            "threads": torch.get_num_threads(),
+        }  # fmt: skip
+        write_file(scratch / "manifest.json", json.dumps(manifest, indent=1).encode())
+        for folder in (scratch / "models", scratch):
+            sync_folder(folder)
+        if target.exists():
+            shutil.rmtree(target)
+        os.rename(scratch, target)
+        sync_folder(root)
+    except BaseException:
+        shutil.rmtree(scratch, ignore_errors=True)
+        raise
+    replace_file(root / "latest", target.name.encode())
+    for old in complete(root)[:-keep]:
+        shutil.rmtree(old, ignore_errors=True)
+    return target
+
+
+def _link(before: Path, scratch: Path, name: str, hashes: dict[str, str]) -> bool:
+    """Hard-link a file that has not changed; False where the file system cannot."""
+    try:
+        known = json.loads((before / "manifest.json").read_text())["sha256"][name]
+        os.link(before / name, scratch / name)
+    except (OSError, KeyError, ValueError):
+        return False
+    hashes[name] = known
+    return True
+
+
+def complete(root: Path) -> list[Path]:
+    """All finished checkpoints, oldest first."""
+    if not root.is_dir():
+        return []
+    return sorted(p for p in root.iterdir() if p.name.isdigit() and (p / "manifest.json").is_file())
+
+
+def latest(root: Path) -> Path | None:
+    """The newest finished checkpoint."""
+    found = complete(root)
+    return found[-1] if found else None
+
+
+def clean(root: Path) -> None:
+    """Remove what a killed writer left behind."""
+    for stray in root.glob(".*.tmp") if root.is_dir() else ():
+        shutil.rmtree(stray, ignore_errors=True) if stray.is_dir() else stray.unlink(missing_ok=True)
+
+
+def verify(folder: Path) -> dict[str, Any]:
+    """The manifest of a checkpoint whose every file has the recorded hash.
+
+    Raises:
+        CheckpointError: a missing, truncated or changed file, or a format of another version.
+    """
+    try:
+        manifest = json.loads((folder / "manifest.json").read_text())
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{folder / 'manifest.json'}: unreadable ({error})") from None
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        raise CheckpointError(f"{folder}: checkpoint format {manifest.get('format') if isinstance(manifest, dict) else '?'}, this version reads {FORMAT}")
+    for name, wanted in manifest["sha256"].items():
+        try:
+            found = hashlib.sha256((folder / name).read_bytes()).hexdigest()
+        except OSError as error:
+            raise CheckpointError(f"{folder / name}: {error.strerror}") from None
+        if found != wanted:
+            raise CheckpointError(f"{folder / name}: its content is not what was written (sha256 differs)")
+    return manifest
+
+
+def load(folder: Path) -> tuple[dict[str, Any], dict[str, dict[str, torch.Tensor]], dict[str, Any]]:
+    """State, weights by role and manifest of a verified checkpoint.
+
+    Raises:
+        CheckpointError: see `verify`.
+    """
+    manifest = verify(folder)
+    try:
+        tensors = load_tensors((folder / "state.safetensors").read_bytes())
+        state = unpack(json.loads((folder / "state.json").read_text()), tensors)
+        weights = {path.stem: load_tensors(path.read_bytes()) for path in sorted((folder / "models").glob("*.safetensors"))}
+    except (SafetensorError, ValueError, KeyError) as error:
+        raise CheckpointError(f"{folder}: {error}") from None
+    return state, weights, manifest
+
+
+def newest_good(root: Path) -> tuple[Path | None, list[str]]:
+    """The newest checkpoint that verifies, and a complaint for each newer one that does not."""
+    complaints = []
+    for folder in reversed(complete(root)):
+        try:
+            verify(folder)
+        except CheckpointError as error:
+            complaints.append(str(error))
+        else:
+            return folder, complaints
+    return None, complaints

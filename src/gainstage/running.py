@@ -1,0 +1,272 @@
+"""One run from start to finish: its folder, its looks at held-out problems, its checkpoints, the model it leaves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save_file
+
+from gainstage import checkpoint
+from gainstage.evaluation import held_out, look
+from gainstage.measure.audits.contamination import hash_problems, overlap
+from gainstage.measure.evaluate import EvalRecord, summarize
+from gainstage.measure.runs import ParityManifest, RunRecord
+from gainstage.recipe import Recipe, check
+from gainstage.registry import RecipeError
+from gainstage.tracking.folder import RunFolder, read_metrics
+from gainstage.trainer import RunError, Trainer
+from gainstage.types import Batch
+
+SMALL = 50_000_000
+"""Weights up to which a copy of the start is kept to measure the KL from it."""
+
+
+@dataclass
+class Run:
+    """A trainer with a folder around it.
+
+    Args:
+        folder: where everything is written; absent = nothing is.
+        watch: receives each row (for progress lines and sinks).
+    """
+
+    recipe: Recipe
+    folder: RunFolder | None = None
+    device: str = "cpu"
+    arm: str = ""
+    watch: Callable[[dict[str, float], Trainer], None] = lambda row, trainer: None
+    warn: Callable[[str], None] = lambda text: None
+    marks: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.trainer = Trainer(self.recipe, device=self.device, on_row=self._row, on_batch=self._batch, on_mark=self._mark)
+        self.start = self._start_copy()
+        self.curve: list[dict[str, float]] = []
+        self.last: list[EvalRecord] = []
+
+    # -- life ---------------------------------------------------------------------------------------------------------
+
+    def execute(self) -> RunRecord:
+        """Run to the end, write the result, and say what came out.
+
+        Raises:
+            RunError: the run cannot go on; the batch that stopped it is saved under `failures/`.
+        """
+        if self.folder and self.trainer.iteration == 0:
+            self.folder.write_recipe(self.recipe.model_dump(mode="json"))
+            self.folder.write_environment()
+        if self.trainer.iteration == 0:
+            self._row({"iteration": 0.0, "progress": 0.0, **self._look(final=False), **self.trainer.meter.metrics()}, before=True)
+        try:
+            self.trainer.run()
+        except RunError:
+            self._save_failed_batch()
+            raise
+        if self.trainer.stop_requested and not self.trainer.finished:
+            self._save()
+            return self.record(finished=False)
+        if self.trainer.iteration == 0:
+            raise RunError("the run ended without a single iteration: its budget or `iterations` is too small")
+        return self.finish()
+
+    def finish(self) -> RunRecord:
+        """The last look, the last checkpoint, the model folder with its card."""
+        recipe = self.recipe.evaluate
+        self.last = self._records(recipe.final_problems or recipe.problems, recipe.final_samples or recipe.samples)
+        numbers = summarize(self.last, ks(recipe.final_samples or recipe.samples), self.task.name)
+        record = self.record(finished=True)
+        record.final |= {k: v for k, v in numbers.items() if k not in record.numbers()}
+        if self.folder:
+            self._save()
+            self._write_result(numbers)
+            checkpoint.replace_file(self.folder.path / "record.json", record.to_json().encode())
+        return record
+
+    @classmethod
+    def resume(cls, path: Path, **settings: Any) -> Run:
+        """Go on with a run from its newest good checkpoint.
+
+        Raises:
+            RecipeError: no recipe, or no checkpoint that can be read.
+        """
+        import yaml
+
+        file = path / "recipe.yaml"
+        if not file.is_file():
+            raise RecipeError(f"{path} holds no run (no recipe.yaml)")
+        recipe = check(yaml.safe_load(file.read_text()))
+        checkpoint.clean(path / "checkpoints")
+        newest, complaints = checkpoint.newest_good(path / "checkpoints")
+        if newest is None:
+            why = f": {complaints[0]}" if complaints else ""
+            raise RecipeError(f"{path} has no checkpoint to go on from{why}; start it again with --clean")
+        state, weights, manifest = checkpoint.load(newest)
+        if manifest["fingerprint"] != recipe.fingerprint():
+            raise RecipeError(f"{newest} was written by another recipe than {file}; was the file edited? Start a new run instead")
+        folder = RunFolder.resume(path, int(state["iteration"]))
+        run = cls(recipe, folder, **settings)
+        for complaint in complaints:
+            run.warn(f"skipped a damaged checkpoint: {complaint}")
+        run.trainer.load_state_dict(state, weights)
+        run.curve = [flat(row) for row in read_metrics(path)]
+        run.marks = {key: int(run.trainer.progress / every + 1e-9) for key, every in run._clocks().items()}
+        folder.write_environment()
+        return run
+
+    # -- what the trainer calls ------------------------------------------------------------------------------------------
+
+    def _row(self, row: dict[str, float], before: bool = False) -> None:
+        iteration = int(row.pop("iteration"))
+        if self.folder:
+            self.folder.log(iteration - 1, row)
+        self.curve.append(flat({"iteration": iteration - 1, **row}))
+        self.watch({"iteration": float(iteration), **row}, self.trainer)
+        if not before and self._due("save", self.recipe.save.every):
+            self._save()
+
+    def _batch(self, iteration: int, batch: Batch) -> None:
+        if self.folder and self.recipe.save.rollouts and iteration % self.recipe.save.rollouts == 0:
+            self.folder.write_rollouts(iteration, batch)
+
+    def _mark(self, trainer: Trainer) -> Mapping[str, float]:
+        return self._look(final=False) if self._due("evaluate", self.recipe.evaluate.every) and not trainer.finished else {}
+
+    def _clocks(self) -> dict[str, float]:
+        return {"save": self.recipe.save.every, "evaluate": self.recipe.evaluate.every}
+
+    def _due(self, what: str, every: float) -> bool:
+        mark = int(self.trainer.progress / every + 1e-9)
+        due = mark > self.marks.get(what, 0)
+        self.marks[what] = mark
+        return due
+
+    # -- looks ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def task(self) -> Any:
+        return self.trainer.chains[self.trainer.names[-1]].task.it
+
+    def _records(self, problems: int, samples: int) -> list[EvalRecord]:
+        settings = self.recipe.evaluate
+        chain = self.trainer.chains[self.trainer.names[-1]]
+        asked = held_out(self.task, settings.split, problems)
+        return look(
+            chain, self.trainer.models, asked, samples, seed=self.recipe.seed, temperature=settings.temperature,
+            start=self.start, meter=self.trainer.meter,
+        )  # fmt: skip
+
+    def _look(self, final: bool) -> dict[str, float]:
+        if "policy" not in self.trainer.models:
+            return {}
+        settings = self.recipe.evaluate
+        return summarize(self._records(settings.problems, settings.samples), ks(settings.samples), self.task.name)
+
+    def _start_copy(self) -> Any:
+        models = self.trainer.models
+        if "policy" not in models or not hasattr(models["policy"], "snapshot"):
+            return None
+        for role, spec in models.roles.items():
+            if spec.make == "copy" and spec.of == "policy" and spec.on == "start" and role in models and role not in models.trained:
+                return models[role]
+        policy = models["policy"]
+        return policy.snapshot("start") if policy.size <= SMALL or policy.peft is not None else None
+
+    # -- files ----------------------------------------------------------------------------------------------------------
+
+    def _save(self) -> None:
+        if self.folder is None:
+            return
+        policy = self.trainer.models["policy"] if "policy" in self.trainer.models else None
+        checkpoint.save(
+            self.folder.checkpoints, self.trainer.state_dict(), self.trainer.models,
+            fingerprint=self.recipe.fingerprint(), policy=policy, keep=self.recipe.save.keep,
+        )  # fmt: skip
+
+    def _save_failed_batch(self) -> None:
+        batch = getattr(self.trainer, "failed_batch", None)
+        if self.folder and batch is not None:
+            place = self.folder.path / "failures"
+            place.mkdir(exist_ok=True)
+            save_file({k: v.detach().cpu().contiguous().clone() for k, v in batch.columns.items()}, place / f"{self.trainer.iteration:06d}.safetensors")
+
+    def _write_result(self, numbers: Mapping[str, float]) -> None:
+        from gainstage.tracking.card import write_card
+
+        assert self.folder is not None
+        policy = self.trainer.models["policy"]
+        target = self.folder.path / "final"
+        policy.save(target)
+        write_card(
+            target, recipe=self.recipe.model_dump(mode="json"), measured=measured(numbers, self.task.name), base_model=policy.source,
+            dataset=self.task.name, citation=citation(self.recipe.paper), how_to_run=f"gainstage train {self.recipe.name}",
+        )  # fmt: skip
+
+    def record(self, finished: bool) -> RunRecord:
+        """What a comparison needs to know of this run."""
+        meter, settings = self.trainer.meter, self.recipe.evaluate
+        samples = settings.final_samples or settings.samples
+        asked = held_out(self.task, settings.split, settings.final_problems or settings.problems)
+        train = self.task.problems("train")
+        seen = [train[i] for i in range(min(len(train), 2000))]
+        manifest = ParityManifest(
+            problems=hash_problems(asked), model=getattr(self.trainer.models["policy"], "source", ""), verifier=f"{self.task.name}",
+            sampling={"temperature": settings.temperature}, samples=samples, max_new=int(self.task.max_new or 0),
+            budget=self.recipe.budget, evaluation={"split": settings.split, "problems": len(asked)},
+        )  # fmt: skip
+        return RunRecord(
+            arm=self.arm or self.recipe.name, seed=self.recipe.seed, curve=self.curve,
+            evaluation={self.task.name: self.last} if self.last else {}, spent=meter.snapshot(), spent_by=meter.by_component(),
+            evaluation_spent=meter.snapshot("evaluation"), manifest=manifest, contamination={"exact": overlap(seen, asked)},
+            notes=self.notes() if finished else ["the run was stopped before its end"],
+        )  # fmt: skip
+
+    def notes(self) -> list[str]:
+        """What a reader must know to read the figures right."""
+        chain = self.trainer.chains[self.trainer.names[-1]]
+        plan, samples = chain.recipe.plan, chain.samples
+        if not chain.rollout or samples is None:
+            return []
+        answers = plan.groups * samples
+        updates = plan.epochs * -(-answers // (plan.minibatch or answers))
+        note = f"{self.arm or self.recipe.name}: {updates} optimizer step{'s' if updates > 1 else ''} for each batch of {answers} answers"
+        if updates == 1:
+            note += "; on-policy, the ratio is 1, so a clipped surrogate and plain log-likelihood have the same gradient"
+        return [note]
+
+
+def ks(samples: int) -> tuple[int, ...]:
+    return tuple(k for k in (1, 4, 16, 64) if k <= samples)
+
+
+def flat(row: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers of a row."""
+    return {key: float(value) for key, value in row.items() if isinstance(value, int | float)}
+
+
+def measured(numbers: Mapping[str, float], task: str) -> dict[str, Any]:
+    """Figures for the card under short names, without the task's prefix."""
+    prefix = f"eval/{task}/"
+    return {key.removeprefix(prefix): value for key, value in numbers.items() if key.startswith(prefix)}
+
+
+def citation(paper: Any) -> str:
+    """One line that names the source of a method."""
+    if isinstance(paper, Mapping):
+        arxiv = f", arXiv {paper['arxiv']}" if paper.get("arxiv") else ""
+        return f"{paper.get('title', '')} ({paper.get('year', '')}){arxiv}"
+    return str(paper or "")
+
+
+def load_record(path: Path) -> RunRecord | None:
+    """The record of a finished run; None where there is none yet."""
+    file = path / "record.json"
+    if not file.is_file():
+        return None
+    try:
+        return RunRecord.from_json(file.read_text())
+    except (ValueError, KeyError, json.JSONDecodeError):
+        return None
