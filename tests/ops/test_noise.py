@@ -1,8 +1,6 @@
 """Stateless noise: stable, uniform, independent across keys and positions."""
 
 import math
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -25,11 +23,6 @@ def test_mix_refuses_other_types():
     with pytest.raises(TypeError, match="float"):
         mix(1.0)
 
-
-def test_mix_does_not_depend_on_the_hash_seed():
-    code = "from gainstage.ops.noise import mix; print(mix('a', 1))"
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert int(out.stdout) == mix("a", 1)
 
 
 def test_signed_keeps_the_low_bits():
