@@ -105,7 +105,9 @@ def test_several_parts_are_normalised_one_by_one_never_their_sum():
     batch = batch_of([1] * 16, (right + form).tolist(), keys.tolist(), parts__right=right, parts__form=form)
     want = 0.5 * beta_normalized(right, keys)[0] + 0.5 * beta_normalized(form, keys)[0]
     ctx = context()
-    assert BetaNormalized(parts=["right", "form"]).estimate(batch, ctx)["advantage"].tolist() == pytest.approx(want.tolist())
+    assert BetaNormalized(parts=["right", "form"]).estimate(batch, ctx)["advantage"].tolist() == pytest.approx(
+        want.tolist()
+    )
     assert ctx.logged["beta_normalized/right/alpha"] == pytest.approx(1.833333, abs=1e-6)
     weighted = BetaNormalized(parts=["right", "form"], weights={"right": 1.0, "form": 0.0}).estimate(batch, ctx)
     assert weighted["advantage"].tolist() == pytest.approx(beta_normalized(right, keys)[0].tolist())

@@ -118,7 +118,7 @@ class Gae:
 
     @torch.no_grad()
     def estimate(self, batch: Batch, ctx: Any) -> dict[str, Tensor]:
-        written = {}
+        written: dict[str, Tensor] = {}
         if self.role and "values" not in batch:
             values = ctx.models[self.role].evaluate(batch, want=("values",)).values
             if values is None:
@@ -126,9 +126,12 @@ class Gae:
                     f"gae.role={self.role!r} has no value head: name a role that has one, or give this one a head"
                 )
             written["values"] = values.detach()
+        values = written.get("values", batch.columns.get("values"))
+        if values is None:
+            raise ValueError("gae: the rollout has recorded no values; name the role that estimates them in gae.role")
         advantages, returns = gae(
             batch.rewards_at("step"),
-            written.get("values", batch.columns.get("values")),
+            values,
             *(batch.columns.get(name) for name in ("next_values", "terminated", "cut")),
             gamma=self.gamma,
             lam=self.lam,
