@@ -23,7 +23,9 @@ def mask_of(values: list[list[float]]) -> Tensor:
     return torch.tensor([[i < len(row) for i in range(longest)] for row in values])
 
 
-def random_case(seed: int = 0, lengths: tuple[int, ...] = (5, 3, 1, 4), dtype: torch.dtype = torch.float64) -> dict[str, Tensor]:
+def random_case(
+    seed: int = 0, lengths: tuple[int, ...] = (5, 3, 1, 4), dtype: torch.dtype = torch.float64
+) -> dict[str, Tensor]:
     """Log-probs of four kinds and advantages on ragged rows; the policy has moved away from the others."""
     generator = torch.Generator().manual_seed(seed)
     shape = (len(lengths), max(lengths))

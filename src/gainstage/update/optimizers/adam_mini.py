@@ -98,7 +98,9 @@ class AdamMini(Optimizer):
             blocks = self.blocks[id(parameter)]
             if rule is not None and rule != blocks.rule:
                 name = self.names[id(parameter)]
-                raise ValueError(f"adam_mini: {name} was saved with the rule {rule!r}, this run cuts it by {blocks.rule!r}")
+                raise ValueError(
+                    f"adam_mini: {name} was saved with the rule {rule!r}, this run cuts it by {blocks.rule!r}"
+                )
             if position in state_dict["state"]:
                 value = state_dict["state"][position]["exp_avg_sq"].to(parameter.device, torch.float32)
                 second[id(parameter)] = blocks.means(value) if rule is None else value.clone()
@@ -123,9 +125,8 @@ class AdamMini(Optimizer):
                 rows.append((self.names[id(parameter)], shape, blocks.rule, f"{blocks.count:,}"))
         weights, count = self.numbers()
         rows.append(("sum", f"{weights:,} weights", "", f"{count:,}"))
-        widths = [max(len(row[column]) for row in rows) for column in range(4)]
-        lines = ["  ".join(cell.ljust(w) for cell, w in zip(row[:3], widths, strict=False)) + f"  {row[3]:>{widths[3]}}" for row in rows]
-        return "\n".join(lines)
+        a, b, c, d = (max(map(len, column)) for column in zip(*rows))
+        return "\n".join(f"{name:<{a}}  {shape:<{b}}  {rule:<{c}}  {count:>{d}}" for name, shape, rule, count in rows)
 
 
 @component("optimizer")

@@ -57,8 +57,10 @@ def build_optimizer(
     return build("optimizer", kind, chosen, f"optimizer.{kind}")(named, module)
 
 
-def decay_groups(named: list[tuple[str, nn.Parameter]], weight_decay: float, module: nn.Module | None) -> list[dict[str, Any]]:
-    """Two parameter groups: matrices with `weight_decay`; biases, norms and 1-D tensors without. Empty ones are left out."""
+def decay_groups(
+    named: list[tuple[str, nn.Parameter]], weight_decay: float, module: nn.Module | None
+) -> list[dict[str, Any]]:
+    """Parameter groups: matrices with `weight_decay`; biases, norms and 1-D tensors without. None is empty."""
     owner = owners(module)
     decayed, plain = [], []
     for name, parameter in named:
@@ -108,7 +110,10 @@ def rmsprop(
     centered: bool = False,
     weight_decay: float = 0.0,
 ) -> Optimizer:
-    """RMSProp: the gradient over a moving root mean square of itself (`alpha` = its memory)."""
+    """RMSProp: the gradient over a moving root mean square of itself (`alpha` = its memory).
+
+    `weight_decay` is added to the gradient before it is scaled, unlike AdamW's.
+    """
     groups = decay_groups(named, weight_decay, module)
     return RMSprop(groups, lr=lr, alpha=alpha, eps=eps, momentum=momentum, centered=centered)
 
@@ -141,8 +146,8 @@ def muon(
     parts: list[Optimizer] = []
     if hidden:
         group = {"params": hidden, "lr_scale": lr_scale}
-        kind = torch.optim.Muon
-        parts.append(kind([group], lr, weight_decay, momentum, nesterov, ns_steps=ns_steps, adjust_lr_fn="match_rms_adamw"))
+        size = {"ns_steps": ns_steps, "adjust_lr_fn": "match_rms_adamw"}
+        parts.append(torch.optim.Muon([group], lr, weight_decay, momentum, nesterov, **size))
     if rest := [(n, p) for n, p in named if id(p) not in chosen]:
         parts.append(AdamW(decay_groups(rest, weight_decay, module), lr=lr, betas=betas, eps=eps))
     return Joined(parts)
@@ -216,7 +221,9 @@ def clip_and_check(named: Named, max_norm: float | None) -> float:
     if not math.isfinite(total):
         for name, grad in found:
             if bad := int((~torch.isfinite(grad)).sum()):
-                raise NonFinite(f"the gradient of {name} is not finite ({bad} of {grad.numel()} entries); no step was taken")
+                raise NonFinite(
+                    f"the gradient of {name} is not finite ({bad} of {grad.numel()} entries); no step was taken"
+                )
         total = _joint_norm([grad.double() for grad in grads])  # finite entries whose squares overflow float32
     if max_norm and total > max_norm:
         torch._foreach_mul_(grads, max_norm / total)

@@ -92,14 +92,18 @@ class Partition:
             return Blocks("element", parameter.numel())
         if parameter.dim() == 1 or is_norm(owner):
             if parameter.numel() > LARGEST_VECTOR and not is_norm(owner):
-                raise ValueError(f"adam_mini: {name} {tuple(shape)} would be a single block; give it a rule under `rules`")
+                raise ValueError(
+                    f"adam_mini: {name} {tuple(shape)} would be a single block; give it a rule under `rules`"
+                )
             return Blocks("tensor", 1)
         if owner is not None and isinstance(owner.module, nn.modules.conv._ConvNd):
             if owner.module.transposed and owner.module.groups > 1:
                 raise ValueError(f"adam_mini: {name} is a grouped transposed convolution; give it a rule under `rules`")
             return self._units(shape, int(owner.module.transposed))
         if parameter.dim() > 2:
-            raise ValueError(f"adam_mini: {name} has {parameter.dim()} axes {tuple(shape)}; give it a rule under `rules`")
+            raise ValueError(
+                f"adam_mini: {name} has {parameter.dim()} axes {tuple(shape)}; give it a rule under `rules`"
+            )
         return self._matrix(name, shape, owner)
 
     def _matrix(self, name: str, shape: torch.Size, owner: Owner | None) -> Blocks:
@@ -145,7 +149,9 @@ class Partition:
                 "do not divide; set `heads` and `kv_heads`, or give it a rule under `rules`"
             )
         size = out // (heads + 2 * kv_heads)
-        values = torch.arange(kv_heads * size) if self.value == "rows" else torch.zeros(kv_heads * size, dtype=torch.long)
+        values = (
+            torch.arange(kv_heads * size) if self.value == "rows" else torch.zeros(kv_heads * size, dtype=torch.long)
+        )
         query = _head_index(name, heads * size, heads)
         key = _head_index(name, kv_heads * size, kv_heads) + heads
         value = values + heads + kv_heads
@@ -180,5 +186,7 @@ def _first(places: list[object], names: tuple[str, ...]) -> int | None:
 
 def _head_index(name: str, out: int, heads: int) -> Tensor:
     if out % heads:
-        raise ValueError(f"adam_mini: {heads} heads do not divide the {out} outputs of {name}; set `heads` or `kv_heads`")
+        raise ValueError(
+            f"adam_mini: {heads} heads do not divide the {out} outputs of {name}; set `heads` or `kv_heads`"
+        )
     return torch.arange(out) // (out // heads)

@@ -46,7 +46,9 @@ def token_distillation(
     beta: float = 0.5,
     temperature: float = 1.0,
 ) -> Tensor:
-    """Divergence of two next-token distributions at every decision, `"B T"`, 0 outside the mask (GKD, arXiv 2306.13649).
+    """Divergence of two next-token distributions at every decision, `"B T"`, 0 outside the mask.
+
+    Generalised knowledge distillation, arXiv 2306.13649.
 
     `forward_kl` is KL(teacher || student): covers all that the teacher may say. `reverse_kl` is KL(student ||
     teacher): settles on what it says most. `jsd` lies between; `beta` is the teacher's share of the mixture.

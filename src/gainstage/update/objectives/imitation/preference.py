@@ -84,7 +84,7 @@ def simpo(pairs: Pairs, beta: float = 2.0, gamma: float = 1.0) -> Tensor:
 
 
 def orpo(pairs: Pairs, weight: float = 0.1) -> Tensor:
-    """Negative mean log-prob of the chosen answer plus `weight` times the log odds ratio loss (ORPO, arXiv 2403.07691)."""
+    """Negative mean log-prob of the chosen answer plus `weight` times the odds ratio loss (ORPO, arXiv 2403.07691)."""
     chosen, rejected = pairs.means()
     odds = (chosen - _log_complement(chosen)) - (rejected - _log_complement(rejected))
     return -chosen - weight * logsigmoid(odds)
@@ -142,15 +142,18 @@ class PreferenceLearner(Learner):
         known = list(inspect.signature(LOSSES[self.name]).parameters)[1:]
         for key in self.settings:
             if key not in known:
-                raise RecipeError(f"update.preference.objective: {self.name!r} has no setting {key!r}; {near(key, known)}")
+                raise RecipeError(
+                    f"update.preference.objective: {self.name!r} has no setting {key!r}; {near(key, known)}"
+                )
         self.needs = ("mask",) if self.name in REFERENCE_FREE else ("mask", "ref_logprobs")
 
-    def prepare(self, minibatch: Batch, ctx: Ctx) -> None:
+    def prepare(self, minibatch: Batch, ctx: Ctx) -> bool:
         if minibatch.rows % 2:
             raise ValueError(f"preference: a minibatch holds pairs of rows, got {minibatch.rows} rows")
         problems = [problem.id if problem else None for problem in minibatch.problems]
         if problems[::2] != problems[1::2]:
             raise ValueError("preference: the two rows of a pair answer different problems; keep pairs together")
+        return bool(minibatch["mask"].any())
 
     def loss(self, mb: Batch, ctx: Ctx) -> tuple[Tensor, Stats]:
         mask = mb["mask"].bool()

@@ -27,7 +27,7 @@ def ratio_terms(logp: Tensor, old: Tensor, advantages: Tensor, mask: Tensor, kee
 
 
 def binary_tv(logp: Tensor, old: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """`|p_new - p_old|` of the sampled token, the total variation between "this token" and "any other"; and `usable`."""
+    """`|p_new - p_old|` of the sampled token: total variation over "this token" and "any other"; and `usable`."""
     _, usable = log_ratio(logp, old, mask)
     new, before = torch.where(usable, logp, -torch.inf), torch.where(usable, old, -torch.inf)
     return (new.detach().float().exp() - before.detach().float().exp()).abs(), usable

@@ -61,7 +61,7 @@ def reference_kl(
 
 @component("objective", needs=("mask",), wants=("entropy",))
 def entropy_bonus(out: PolicyOut, mb: Batch, *, weight: float = 0.001) -> tuple[Tensor, dict[str, Any]]:
-    """`-weight` times the entropy of each decision: larger weights keep the policy more random; negative ones sharpen it.
+    """`-weight` times each decision's entropy: a larger weight keeps the policy more random, a negative sharpens it.
 
     Raises:
         ValueError: the policy reports no entropy.

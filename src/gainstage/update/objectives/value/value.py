@@ -58,7 +58,7 @@ def value_loss(
 
 
 def explained_variance(values: Tensor, returns: Tensor, mask: Tensor) -> float:
-    """`1 - Var(returns - values) / Var(returns)` over the mask: 1 = perfect, 0 = a constant; 0 where returns don't vary."""
+    """`1 - Var(returns - values) / Var(returns)` over the mask: 1 = perfect; 0 = a constant, or returns don't vary."""
     spread = masked_var(returns, mask)
     return float(1 - masked_var(returns - values, mask) / spread) if spread > 0 else 0.0
 
@@ -89,9 +89,10 @@ class ValueLearner(Learner):
         if self.value_clip is not None and not self.value_clip > 0:
             raise RecipeError(f"update.value: value_clip must be > 0 (or null for none), got {self.value_clip}")
 
-    def prepare(self, minibatch: Batch, ctx: Ctx) -> None:
+    def prepare(self, minibatch: Batch, ctx: Ctx) -> bool:
         minibatch["weight"] = token_weights(minibatch["mask"], self.agg, constant=self.constant)
         self.explained = explained_variance(minibatch["values"], minibatch["returns"], minibatch["mask"])
+        return bool(minibatch["mask"].any())
 
     def loss(self, mb: Batch, ctx: Ctx) -> tuple[Tensor, Stats]:
         values = ctx.models[self.train[0].split(".")[0]].evaluate(mb, want=("values",)).values
