@@ -1,0 +1,207 @@
+"""The model card of a trained policy: what it is, how it was made, and what was measured, with intervals."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+import gainstage
+from gainstage.tracking.files import replace_text
+from gainstage.tracking.secrets import redact
+
+_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+"""`owner/name`: hubs refuse a card that links to anything else, so other names stand in the text only."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A measured number with its interval.
+
+    Args:
+        value: the estimate.
+        low, high: the ends of the interval; None where there is none, which the card says.
+        base: the same figure before training.
+        n: problems (or episodes) it was measured on.
+        seeds: runs it is taken over.
+        level: of the interval.
+        unit: what it is counted in.
+    """
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+    base: float | None = None
+    n: int | None = None
+    seeds: int = 1
+    level: float = 0.95
+    unit: str = ""
+
+    @classmethod
+    def of(cls, name: str, given: Any) -> Figure:
+        """A figure from one, a number, `(value, low, high)`, a mapping, or an object with such attributes.
+
+        Raises:
+            ValueError: it is none of these, or its value is not finite.
+        """
+        if isinstance(given, Figure):
+            figure = given
+        elif isinstance(given, int | float):
+            figure = cls(float(given))
+        elif isinstance(given, Sequence) and len(given) == 3 and not isinstance(given, str):
+            figure = cls(*map(float, given))
+        else:
+            fields = given if isinstance(given, Mapping) else asdict(given) if is_dataclass(given) else vars(given)
+            known = {field: fields[field] for field in cls.__dataclass_fields__ if field in fields}
+            if "value" not in known:
+                raise ValueError(f"model card: the figure {name!r} has no value; it has {sorted(fields)}")
+            figure = cls(**known)
+        if not math.isfinite(figure.value):
+            raise ValueError(f"model card: the figure {name!r} is {figure.value}; leave out what was not measured")
+        return figure
+
+    @property
+    def interval(self) -> str:
+        """`[0.71, 0.83]`, or that there is none."""
+        if self.low is None or self.high is None:
+            return "no interval"
+        return f"[{_number(self.low)}, {_number(self.high)}]"
+
+
+def write_card(
+    folder: str | Path,
+    recipe: Mapping[str, Any],
+    measured: Mapping[str, Any],
+    *,
+    base_model: str,
+    dataset: str | None = None,
+    citation: str = "",
+    how_to_run: str = "",
+    license: str | None = None,
+    adapter: bool = False,
+) -> Path:
+    """Write `README.md` into the folder of a model, in the form that model hubs read.
+
+    Args:
+        recipe: as resolved; `name`, `paper` and `seed` are told apart, the whole is appended.
+        measured: name of a metric (`eval/addition/pass@1`) -> `Figure` or what makes one.
+        base_model: name or folder of the model that training started from.
+        dataset: name of the task or data set.
+        citation: BibTeX of the method's paper.
+        how_to_run: the command that repeats the run.
+        license: of the model, where it is known; that of the base model usually binds.
+        adapter: the folder holds a PEFT adapter, not a whole model.
+
+    Raises:
+        ValueError: a figure without a finite value.
+    """
+    figures = {name: Figure.of(name, given) for name, given in measured.items()}
+    recipe = redact(dict(recipe))
+    title = Path(folder).name if Path(folder).name != "hf" else str(recipe.get("name", "policy"))
+    head = _front_matter(title, recipe, figures, base_model, dataset, license, adapter)
+    body = [
+        f"# {title}",
+        _origin(recipe, base_model, dataset),
+        "## What was measured",
+        _table(figures) if figures else "Nothing was measured: no evaluation ran.",
+        "## How to load it",
+        _loading(adapter, base_model),
+    ]
+    if how_to_run:
+        body += ["## How it was made", _fenced("bash", redact(how_to_run))]
+    body += ["The whole recipe:", _fenced("yaml", yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True, width=110))]
+    if citation:
+        body += ["## Citation", "The method:", _fenced("bibtex", citation)]
+    path = Path(folder) / "README.md"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_text(path, f"---\n{head}---\n\n" + "\n\n".join(body) + "\n")
+    return path
+
+
+def _front_matter(
+    title: str,
+    recipe: Mapping[str, Any],
+    figures: Mapping[str, Figure],
+    base_model: str,
+    dataset: str | None,
+    license: str | None,
+    adapter: bool,
+) -> str:
+    tags = ["gainstage", "reinforcement-learning"]
+    if recipe.get("name"):
+        tags.append(str(recipe["name"]))
+    head: dict[str, Any] = {
+        "library_name": "peft" if adapter else "transformers",
+        "pipeline_tag": "text-generation",
+        "tags": tags,
+    }
+    if _HUB_NAME.fullmatch(base_model):
+        head["base_model"] = base_model
+    if license:
+        head["license"] = license
+    if dataset and _HUB_NAME.fullmatch(dataset):
+        head["datasets"] = [dataset]
+    if figures and dataset:
+        metrics = [
+            {"type": name, "value": round(figure.value, 6), "name": f"{name} {figure.interval}"}
+            for name, figure in figures.items()
+        ]
+        task = {"type": "text-generation"}
+        data = {"type": dataset, "name": dataset}
+        head["model-index"] = [{"name": title, "results": [{"task": task, "dataset": data, "metrics": metrics}]}]
+    return yaml.safe_dump(head, sort_keys=False, allow_unicode=True, width=1000)
+
+
+def _origin(recipe: Mapping[str, Any], base_model: str, dataset: str | None) -> str:
+    method = recipe.get("name", "a recipe of its own")
+    paper = f" ({recipe['paper']})" if recipe.get("paper") else ""
+    on = f" on `{dataset}`" if dataset else ""
+    seed = f", seed {recipe['seed']}" if recipe.get("seed") is not None else ""
+    return f"`{base_model}` trained with **{method}**{paper}{on}{seed}, by gainstage {gainstage.__version__}."
+
+
+def _table(figures: Mapping[str, Figure]) -> str:
+    lines = ["| figure | before | after | interval | measured on |", "|---|---|---|---|---|"]
+    for name, figure in figures.items():
+        before = "" if figure.base is None else _number(figure.base)
+        value = f"{_number(figure.value)} {figure.unit}".strip()
+        interval = figure.interval if figure.low is None else f"{figure.interval}, {100 * figure.level:g} %"
+        where = [f"{figure.n} problems"] if figure.n else []
+        where.append(f"{figure.seeds} seed{'s' if figure.seeds > 1 else ''}")
+        lines.append("| " + " | ".join(_cell(text) for text in (name, before, value, interval, ", ".join(where))) + " |")
+    return "\n".join(lines)
+
+
+def _loading(adapter: bool, base_model: str) -> str:
+    if adapter:
+        code = (
+            "from peft import AutoPeftModelForCausalLM\nfrom transformers import AutoTokenizer\n\n"
+            f'model = AutoPeftModelForCausalLM.from_pretrained("PATH")  # loads {base_model} as well\n'
+        )
+    else:
+        code = (
+            "from transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
+            'model = AutoModelForCausalLM.from_pretrained("PATH")\n'
+        )
+    return _fenced("python", code + 'tokenizer = AutoTokenizer.from_pretrained("PATH")')
+
+
+def _number(value: float) -> str:
+    return f"{value:.4g}"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def _fenced(language: str, text: str) -> str:
+    """A code block whose fence is longer than any in the text."""
+    fence = "```"
+    while fence in text:
+        fence += "`"
+    return f"{fence}{language}\n{text.rstrip()}\n{fence}"

@@ -1,0 +1,162 @@
+"""The names of metrics: one tree, `what/who/statistic`, each with its unit and one line of meaning."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+
+class Metric(NamedTuple):
+    """What a number is: the unit it is counted in and its meaning in one line."""
+
+    unit: str
+    meaning: str
+
+
+NAMES: dict[str, Metric] = {
+    "reward/mean": Metric("reward", "mean total reward of the answers (episodes) of the iteration, before any filter"),
+    "reward/std": Metric("reward", "standard deviation of the total reward over the answers of the iteration"),
+    "reward/part/{name}/mean": Metric("reward", "mean of one part of the reward where it applies, before its weight"),
+    "groups/count": Metric("groups", "groups that were trained on"),
+    "groups/zero_variance": Metric("share", "groups whose rewards are all equal: they give no group-relative signal"),
+    "groups/dropped": Metric("groups", "groups sampled and then filtered out; their tokens are spent all the same"),
+    "groups/single": Metric("groups", "groups that shrank to one answer at run time; its advantage is 0"),
+    "length/mean": Metric("tokens", "mean number of tokens (steps) the policy wrote in an answer (episode)"),
+    "length/max": Metric("tokens", "longest answer (episode) of the iteration"),
+    "length/truncated": Metric("share", "answers cut off by a limit of tokens, context or turns"),
+    "turns/mean": Metric("turns", "mean number of turns of an episode"),
+    "advantage/mean": Metric("advantage", "mean advantage over trained decisions"),
+    "advantage/std": Metric("advantage", "standard deviation of the advantage over trained decisions"),
+    "loss/{learner}": Metric("loss", "what the optimizer of this learner minimises, mean over its steps"),
+    "kl/ref": Metric("nats per token", "k3 estimate of the divergence of the policy from the reference"),
+    "kl/policy": Metric("nats per token", "k3 estimate of how far the update moved from the policy that sampled"),
+    "kl/sampler": Metric("nats", "gap of sampler and trainer: mean absolute difference of their log-probs"),
+    "kl/sampler_max": Metric("nats", "largest difference of the sampler's and the trainer's log-prob of one token"),
+    "entropy/mean": Metric("nats per token", "mean entropy of the policy over trained decisions"),
+    "ratio/mean": Metric("ratio", "mean importance ratio of trained decisions"),
+    "ratio/max": Metric("ratio", "largest importance ratio of a trained decision"),
+    "ratio/clipped_low": Metric("share", "decisions whose gradient is cut because their ratio fell below the range"),
+    "ratio/clipped_high": Metric("share", "decisions whose gradient is cut because their ratio rose above the range"),
+    "grad/norm": Metric("norm", "norm of the gradient before it is clipped, mean over optimizer steps"),
+    "grad/skipped": Metric("steps", "optimizer steps left out because loss or gradient was not finite"),
+    "lr": Metric("per step", "learning rate of the last optimizer step"),
+    "lr/{learner}": Metric("per step", "learning rate of this learner's last optimizer step"),
+    "value/loss": Metric("loss", "loss of the value function, mean over optimizer steps"),
+    "value/explained_variance": Metric("share", "variance of the returns that the values explain; 1 is perfect"),
+    "eval/{task}/pass@{k}": Metric("share", "held-out problems solved by at least one of k answers, unbiased estimate"),
+    "eval/{task}/reward": Metric("reward", "mean reward on held-out problems"),
+    "eval/{task}/length": Metric("tokens", "mean length of an answer to a held-out problem"),
+    "eval/{task}/{statistic}": Metric("", "a figure of the evaluation on held-out problems"),
+    "budget/generated_tokens": Metric("tokens", "tokens sampled so far, dropped answers and hidden rollouts included"),
+    "budget/trained_tokens": Metric("tokens", "tokens that went through a backward pass so far"),
+    "budget/scored_tokens": Metric("tokens", "tokens that a model scored without sampling or training so far"),
+    "budget/env_steps": Metric("steps", "environment steps so far"),
+    "budget/gradient_steps": Metric("steps", "optimizer steps so far"),
+    "budget/verifier_calls": Metric("calls", "answers judged by a verifier so far"),
+    "budget/judge_calls": Metric("calls", "calls of a judge or expert model so far"),
+    "budget/seconds": Metric("seconds", "wall-clock time so far, evaluation left out"),
+    "budget/flops": Metric("FLOP", "floating-point operations so far, estimated from the models' forward passes"),
+    "budget/{kind}": Metric("", "spent so far"),
+    "time/{stage}": Metric("seconds", "time this stage took in the iteration"),
+    "time/iteration": Metric("seconds", "time of the whole iteration"),
+    "speed/generated_tokens": Metric("tokens per second", "sampling speed over the iteration's rollout"),
+    "speed/trained_tokens": Metric("tokens per second", "training speed over the iteration's update"),
+    "failures/{kind}": Metric("count", "failures of this kind in the iteration; what failed is never trained on"),
+    "memory/peak": Metric("bytes", "largest memory of the process (on a GPU: of its allocator) so far"),
+}
+"""Name -> unit and meaning. `{...}` stands for one word; the first entry that fits a name is its meaning."""
+
+ALIASES: dict[str, dict[str, str]] = {
+    "trl": {
+        "reward/mean": "reward",
+        "reward/std": "reward_std",
+        "reward/part/{name}/mean": "rewards/{name}/mean",
+        "groups/zero_variance": "frac_reward_zero_std",
+        "length/mean": "completions/mean_length",
+        "length/max": "completions/max_length",
+        "length/truncated": "completions/clipped_ratio",
+        "kl/ref": "kl",
+        "entropy/mean": "entropy",
+        "ratio/clipped_low": "clip_ratio/low_mean",
+        "ratio/clipped_high": "clip_ratio/high_mean",
+        "grad/norm": "grad_norm",
+        "lr": "learning_rate",
+        "loss/policy": "loss",
+        "time/iteration": "step_time",
+        "budget/generated_tokens": "num_tokens",
+    },
+    "verl": {
+        "reward/mean": "critic/rewards/mean",
+        "reward/std": "critic/rewards/std",
+        "advantage/mean": "critic/advantages/mean",
+        "length/mean": "response_length/mean",
+        "length/max": "response_length/max",
+        "length/truncated": "response_length/clip_ratio",
+        "turns/mean": "num_turns/mean",
+        "kl/ref": "actor/kl_loss",
+        "kl/policy": "actor/ppo_kl",
+        "entropy/mean": "actor/entropy",
+        "ratio/clipped_high": "actor/pg_clipfrac",
+        "ratio/clipped_low": "actor/pg_clipfrac_lower",
+        "grad/norm": "actor/grad_norm",
+        "loss/policy": "actor/pg_loss",
+        "lr": "actor/lr",
+        "value/loss": "critic/vf_loss",
+        "value/explained_variance": "critic/vf_explained_var",
+        "time/iteration": "timing_s/step",
+        "time/{stage}": "timing_s/{stage}",
+        "speed/generated_tokens": "perf/throughput",
+    },
+    "sb3": {
+        "reward/mean": "rollout/ep_rew_mean",
+        "length/mean": "rollout/ep_len_mean",
+        "kl/policy": "train/approx_kl",
+        "ratio/clipped_high": "train/clip_fraction",
+        "entropy/mean": "train/entropy",
+        "value/loss": "train/value_loss",
+        "value/explained_variance": "train/explained_variance",
+        "loss/policy": "train/policy_gradient_loss",
+        "lr": "train/learning_rate",
+        "eval/{task}/reward": "eval/mean_reward",
+        "budget/env_steps": "time/total_timesteps",
+        "budget/seconds": "time/time_elapsed",
+    },
+}
+"""Spelling -> our name -> theirs, for `--log-names`. Names without an alias keep ours."""
+
+
+@functools.lru_cache(maxsize=None)
+def _pattern(name: str) -> re.Pattern[str]:
+    parts = re.split(r"\{(\w+)\}", name)
+    return re.compile("".join(f"(?P<{part}>[^/]+)" if i % 2 else re.escape(part) for i, part in enumerate(parts)))
+
+
+def _match(name: str, table: Mapping[str, object]) -> tuple[str, dict[str, str]] | None:
+    if name in table:
+        return name, {}
+    for candidate in table:
+        if "{" in candidate and (found := _pattern(candidate).fullmatch(name)):
+            return candidate, found.groupdict()
+    return None
+
+
+def describe(name: str) -> Metric | None:
+    """Unit and meaning of a metric; None where a component logs a name of its own."""
+    found = _match(name, NAMES)
+    return NAMES[found[0]] if found else None
+
+
+def spelling(name: str, scheme: str | None) -> str:
+    """The name of a metric as TRL, verl or Stable-Baselines3 write it; ours where they have none.
+
+    Raises:
+        ValueError: an unknown scheme.
+    """
+    if scheme is None or scheme == "gainstage":
+        return name
+    if scheme not in ALIASES:
+        raise ValueError(f"log_names must be one of gainstage, {', '.join(ALIASES)}; got {scheme!r}")
+    found = _match(name, ALIASES[scheme])
+    return ALIASES[scheme][found[0]].format(**found[1]) if found else name

@@ -1,0 +1,96 @@
+"""The arithmetic of a run in words: what is counted in prompts, what in answers, what in tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+_DEFAULTS: dict[str, Any] = {
+    "groups": 0,
+    "refill": 1,
+    "max_empty": None,
+    "epochs": 1,
+    "minibatch": None,
+    "unit": "row",
+    "updates": None,
+    "tokens_per_microbatch": None,
+}
+_UNITS = {"row": "answers", "step": "decisions"}
+
+
+def _read(plan: Any) -> dict[str, Any]:
+    values = dict(plan) if isinstance(plan, Mapping) else {name: getattr(plan, name, None) for name in _DEFAULTS}
+    return {name: default if values.get(name) is None else values[name] for name, default in _DEFAULTS.items()}
+
+
+def arithmetic(plan: Any, samples: int | None, *, max_new: int | None = None, learners: int = 1) -> str:
+    """What one iteration does, a line each; printed when a run starts.
+
+    Args:
+        plan: the recipe's `plan`, a mapping or an object with its settings.
+        samples: answers a prompt, as select asks for them; None where it varies or nothing is sampled.
+        max_new: limit of tokens an answer, for the largest spend of an iteration.
+        learners: entries of update; each makes its own optimizer step.
+
+    Raises:
+        ValueError: `unit` is neither row nor step, or a count is not positive.
+    """
+    p = _read(plan)
+    if p["unit"] not in _UNITS:
+        raise ValueError(f"plan.unit must be row or step, got {p['unit']!r}")
+    for name in ("refill", "epochs", "minibatch", "updates", "tokens_per_microbatch"):
+        if p[name] is not None and p[name] < 1:
+            raise ValueError(f"plan.{name} must be at least 1, got {p[name]}")
+    lines = [*_collected(p, samples, max_new), *_learned(p, samples)]
+    if learners > 1:
+        lines.append(f"each of the {learners} learners takes these steps where it is due")
+    if p["tokens_per_microbatch"]:
+        lines.append(
+            f"memory: at most {p['tokens_per_microbatch']:,} tokens at a time (plan.tokens_per_microbatch); "
+            "gradients are summed over them, so this changes no result"
+        )
+    return "\n".join(f"  {line}" for line in ["one iteration:", *(f"  {line}" for line in lines)])
+
+
+def _collected(p: dict[str, Any], samples: int | None, max_new: int | None) -> list[str]:
+    groups, refill = p["groups"], p["refill"]
+    if not groups:
+        return ["nothing is sampled: the store's data is drawn from"]
+    if samples is None:
+        return [f"{groups} prompts or starts (plan.groups); how many answers each is decided as it goes"]
+    answers = groups * samples
+    lines = [f"{groups} prompts (plan.groups) x {samples} answers each (samples) = {answers:,} answers"]
+    if refill > 1:
+        lines.append(
+            f"groups that are filtered out are replaced, in up to {refill} attempts (plan.refill): "
+            f"at most {refill * answers:,} answers are sampled and paid for"
+        )
+    if max_new:
+        lines.append(f"at most {max_new} tokens an answer: up to {refill * answers * max_new:,} generated tokens")
+    return lines
+
+
+def _learned(p: dict[str, Any], samples: int | None) -> list[str]:
+    unit, minibatch, epochs, updates = _UNITS[p["unit"]], p["minibatch"], p["epochs"], p["updates"]
+    if updates:
+        size = f"of {minibatch} {unit} (plan.minibatch, plan.unit)" if minibatch else "of the store's own size"
+        return [f"{updates} draws from the store (plan.updates) {size}: {updates} optimizer steps"]
+    passes = f"{epochs} pass{'es' if epochs > 1 else ''} (plan.epochs)"
+    if minibatch is None:
+        return [f"each optimizer step sees the whole batch; {passes}: {epochs} optimizer step{'s' if epochs > 1 else ''}"]
+    if p["unit"] == "step":
+        return [f"each optimizer step sees {minibatch} decisions (plan.minibatch); {passes} over all decisions"]
+    if not p["groups"] or samples is None:
+        return [f"each optimizer step sees {minibatch} answers (plan.minibatch); {passes}"]
+    answers = p["groups"] * samples
+    whole, rest = divmod(answers, minibatch)
+    steps = whole + bool(rest)
+    short = f", the last of {rest}" if rest and whole else ""
+    lines = [
+        f"each optimizer step sees {min(minibatch, answers)} answers (plan.minibatch{short}): {steps} a pass; "
+        f"{passes}: {steps * epochs} optimizer step{'s' if steps * epochs > 1 else ''}"
+    ]
+    if minibatch % samples and minibatch < answers:
+        lines.append(f"(a minibatch of {minibatch} answers does not hold whole groups of {samples}; advantages are made before)")
+    return lines
