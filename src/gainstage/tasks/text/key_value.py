@@ -17,7 +17,7 @@ DIGITS = "0123456789"
 @component("task")
 @dataclass(frozen=True, kw_only=True)
 class KeyValue(GeneratedTask):
-    """Read the value of one key out of a list of pairs: `ka=41;qz=07;?qz:` is answered by `07`.
+    """Read the value of one key out of a list of pairs: `k=41;q=07;?q:` is answered by `07`.
 
     Args:
         pairs: numbers of pairs, one level each, in equal shares; more pairs are harder and make longer prompts.
@@ -28,9 +28,9 @@ class KeyValue(GeneratedTask):
 
     name: ClassVar[str] = "key_value"
 
-    pairs: tuple[int, ...] = (4, 8, 12)
-    key_length: int = 2
-    value_length: int = 3
+    pairs: tuple[int, ...] = (4, 6, 8)
+    key_length: int = 1
+    value_length: int = 2
     position: float | None = None
 
     def __post_init__(self) -> None:
