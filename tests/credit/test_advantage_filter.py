@@ -6,10 +6,10 @@ import math
 
 import pytest
 import torch
+from tests.credit.helpers_credit import batch_of
 
 from gainstage.credit.group.advantage_filter import PositiveOnly, RejectConstant, positive_only, reject_constant
 from gainstage.credit.group.group_relative import group_relative
-from tests.credit.helpers_credit import batch_of
 
 R = torch.tensor([1, 0, 1, 0, 1, 1, 1, 1, 0, 0, 0, 0.0])
 KEYS = torch.tensor([0] * 4 + [1] * 4 + [2] * 4)

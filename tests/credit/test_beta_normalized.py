@@ -7,9 +7,9 @@ import math
 import pytest
 import torch
 from scipy import integrate, stats
+from tests.credit.helpers_credit import batch_of, context
 
 from gainstage.credit.group.beta_normalized import BetaNormalized, beta_normalized, beta_weight, fit_beta
-from tests.credit.helpers_credit import batch_of, context
 
 
 def rewards_at(rates: list[float], size: int = 4) -> tuple[torch.Tensor, torch.Tensor]:

@@ -8,10 +8,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.credit.helpers_credit import batch_of
 
 from gainstage.credit.returns.discounted import Discounted, discounted_return
 from gainstage.credit.tokens.whiten import Whiten
-from tests.credit.helpers_credit import batch_of
 
 ROWS = st.lists(st.tuples(st.floats(-2, 2, width=32), st.booleans()), min_size=1, max_size=9)
 

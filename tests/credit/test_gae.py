@@ -8,11 +8,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.credit.helpers_credit import Scorer, batch_of, context
 from torch import Tensor
 
 from gainstage.credit.returns.discounted import discounted_return
 from gainstage.credit.returns.gae import Gae, gae
-from tests.credit.helpers_credit import Scorer, batch_of, context
 
 
 def slow_gae(r, v, next_v, terminated, truncated, gamma, lam) -> list[float]:

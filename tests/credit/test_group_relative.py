@@ -8,10 +8,10 @@ import pytest
 import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from tests.credit.helpers_credit import batch_of
 
 from gainstage.credit.group.group_relative import GroupRelative, PartsRelative, group_relative
 from gainstage.registry import build
-from tests.credit.helpers_credit import batch_of
 
 ONE = torch.zeros(4, dtype=torch.long)
 REWARDS = st.lists(st.floats(-5, 5, width=32), min_size=2, max_size=8)

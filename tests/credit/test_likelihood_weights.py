@@ -6,9 +6,9 @@ import math
 
 import pytest
 import torch
+from tests.credit.helpers_credit import batch_of
 
 from gainstage.credit.returns.likelihood_weights import LikelihoodWeights, likelihood_weights
-from tests.credit.helpers_credit import batch_of
 
 R = torch.tensor([1.0, 0.5, 0.0, -1.0])
 

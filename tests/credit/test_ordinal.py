@@ -8,9 +8,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.credit.helpers_credit import batch_of
 
 from gainstage.credit.group.ordinal import Ordinal, ordinal
-from tests.credit.helpers_credit import batch_of
 
 
 def ladder(r: list[float], keys: list[int] | None = None, **settings) -> list[float]:

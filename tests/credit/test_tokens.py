@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.credit.helpers_credit import Scorer, batch_of, context
 
 from gainstage.credit.tokens.broadcast import Broadcast, broadcast
 from gainstage.credit.tokens.reference_logprobs import ReferenceLogprobs
@@ -18,7 +19,6 @@ from gainstage.credit.tokens.teacher_logratio import (
     teacher_advantage,
 )
 from gainstage.credit.tokens.whiten import Whiten, whiten
-from tests.credit.helpers_credit import Scorer, batch_of, context
 
 
 def test_a_row_s_number_stands_on_each_of_its_decisions():

@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from gainstage.credit import ROW_REWARDS
 from gainstage.ops.groups import finite_or_absent, group_rows
 from gainstage.registry import component
 from gainstage.types import Batch
@@ -66,7 +67,7 @@ class RejectConstant:
     denominator: Literal["kept", "batch"] = "kept"
     """`kept`: rejected tokens leave the loss's denominator too; `batch`: they stay, which shrinks the step."""
 
-    needs = ("reward", "group", "advantage", "mask")
+    needs = (*ROW_REWARDS, "group", "advantage")
 
     @property
     def writes(self) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gainstage.credit import ROW_REWARDS
 from gainstage.credit.group.group_relative import greedy_rows
 from gainstage.ops.groups import finite_or_absent, group_rows
 from gainstage.registry import component
@@ -116,7 +117,8 @@ class BetaNormalized:
 
     @property
     def needs(self) -> tuple[str, ...]:
-        return ("group", *(f"parts/{name}" for name in self.parts)) if self.parts else ("group", "reward")
+        sources = [f"parts/{name}" for name in self.parts] or ROW_REWARDS
+        return ("group", "greedy?", *sources)
 
     def check_plan(self, samples: int) -> None:
         if samples < 2:

@@ -9,6 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from gainstage.credit import ROW_REWARDS
 from gainstage.ops.groups import Groups, finite_or_absent, group_rows
 from gainstage.registry import component
 from gainstage.types import Batch
@@ -130,7 +131,7 @@ class GroupRelative:
 
     @property
     def needs(self) -> tuple[str, ...]:
-        return ("reward", *self.keys, *(("greedy",) if self.center == "greedy" else ()))
+        return (*ROW_REWARDS, *self.keys, "greedy" if self.center == "greedy" else "greedy?")
 
     def check_plan(self, samples: int) -> None:
         """Raises ValueError where groups of `samples` answers can never carry an advantage."""
@@ -175,7 +176,7 @@ class PartsRelative:
 
     @property
     def needs(self) -> tuple[str, ...]:
-        return ("group", *(f"parts/{name}" for name in self.weights))
+        return ("group", "greedy?", *(f"parts/{name}" for name in self.weights))
 
     def check_plan(self, samples: int) -> None:
         if samples < 2:

@@ -9,6 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from gainstage.credit import ROW_REWARDS
 from gainstage.credit.group.group_relative import greedy_rows, group_counts
 from gainstage.ops.groups import TOLERANCE, group_rows
 from gainstage.ops.ranks import midrank
@@ -94,7 +95,7 @@ class Ordinal:
     scale: Literal["ladder", "unit"] = "ladder"
     """`unit`: divided by the ladder's std, which gives the step size of GRPO."""
 
-    needs = ("reward", "group")
+    needs = (*ROW_REWARDS, "group", "greedy?")
     writes = ("advantage",)
 
     def __post_init__(self) -> None:

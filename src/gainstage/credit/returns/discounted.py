@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from gainstage.credit import STEP_REWARDS
 from gainstage.registry import component
 from gainstage.types import Batch
 from gainstage.types.columns import place_on_last
@@ -90,7 +91,7 @@ class Discounted:
 
     @property
     def needs(self) -> tuple[str, ...]:
-        return (self.source, "mask")
+        return STEP_REWARDS if self.source == "reward" else ("advantage", "mask")
 
     def assign(self, batch: Batch) -> dict[str, Tensor]:
         mask = batch["mask"]

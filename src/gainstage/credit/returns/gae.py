@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gainstage.credit import STEP_REWARDS
 from gainstage.credit.returns.discounted import Decisions
 from gainstage.registry import component
 from gainstage.types import Batch, column
@@ -106,7 +107,7 @@ class Gae:
 
     @property
     def needs(self) -> tuple[str, ...]:
-        return ("reward", "mask") if self.role else ("reward", "mask", "values")
+        return (*STEP_REWARDS, "next_values?", "terminated?", "cut?", "values?" if self.role else "values")
 
     @property
     def writes(self) -> tuple[str, ...]:

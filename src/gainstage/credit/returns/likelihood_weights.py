@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from gainstage.credit import ROW_REWARDS
 from gainstage.registry import component
 from gainstage.types import Batch
 
@@ -66,7 +67,7 @@ class LikelihoodWeights:
 
     @property
     def needs(self) -> tuple[str, ...]:
-        return (self.source,)
+        return ROW_REWARDS if self.source == "reward" else ("advantage",)
 
     def assign(self, batch: Batch) -> dict[str, Tensor]:
         r = batch.rewards_at("row") if self.source == "reward" else batch["advantage"]

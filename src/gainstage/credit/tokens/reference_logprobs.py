@@ -28,7 +28,7 @@ class ReferenceLogprobs:
     out: str = "ref_logprobs"
     """Step column that is written."""
 
-    needs = ("tokens", "mask")
+    needs = ("mask", "tokens?", "author?", "temperature?")
 
     def __post_init__(self) -> None:
         column(self.out, "step")

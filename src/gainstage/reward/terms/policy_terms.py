@@ -52,7 +52,7 @@ class TokenKl:
     """Negative single-token estimates count as 0; biased."""
 
     level = "step"
-    needs = ("mask", "behaviour_logprobs")
+    needs = ("mask", "behaviour_logprobs", "tokens?", "author?", "temperature?")
     writes = ("ref_logprobs",)
 
     def __post_init__(self) -> None:

@@ -175,7 +175,7 @@ class Thompson:
             )
         known = torch.tensor([t.problem is not None and t.problem.id in self._index for t in fresh], dtype=torch.bool)
         seen = known & ~torch.isnan(values)
-        ctx.log("thompson/nan", float((known & torch.isnan(values)).sum()))
+        ctx.log("failures/thompson", float((known & torch.isnan(values)).sum()))
         if not bool(seen.any()):
             return
         ids = torch.tensor(

@@ -61,5 +61,5 @@ class GroupFilter:
             return []
         groups = group_ids(trajs)
         kept = group_filter(signals(trajs, self.signal), groups, self.lo, self.hi, self.spread)
-        ctx.log("groups/dropped", float(len(groups[~kept].unique())))
+        ctx.log("dropped/groups", float(len(groups[~kept].unique())))
         return [t for t, keep in zip(trajs, kept.tolist(), strict=True) if keep]
