@@ -1,0 +1,142 @@
+"""What every command shares: errors for people, threads, stopping, plugins."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+Overrides = Annotated[list[str] | None, typer.Argument(help="Changes to the recipe, key=value: update.policy.lr=3e-4", show_default=False)]
+PolicyName = Annotated[str | None, typer.Option("--policy", help="Model: micro, smollm2, a folder, a run, or a hub name.", show_default=False)]
+TaskName = Annotated[str | None, typer.Option("--task", help="Task: a name, jsonl:PATH, hf:ID, rg:NAME.", show_default=False)]
+Plugins = Annotated[list[Path] | None, typer.Option("--plugin", help="Your own file with components; may be given several times.", show_default=False)]
+Seed = Annotated[int | None, typer.Option("--seed", help="Seed of everything that is random.", show_default=False)]
+BudgetText = Annotated[list[str] | None, typer.Option("--budget", help="Limit, axis=number: generated_tokens=2e6, seconds=300.", show_default=False)]
+Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1.")]
+Threads = Annotated[int | None, typer.Option("--threads", help="CPU threads of torch.", show_default=False)]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+
+
+def people_errors(function: Function) -> Function:
+    """A mistake the user can mend is one message and exit code 2; `GAINSTAGE_DEBUG=1` shows the traceback."""
+
+    @functools.wraps(function)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except (typer.Exit, typer.Abort, SystemExit):
+            raise
+        except KeyboardInterrupt:
+            fail("stopped; nothing was lost that a checkpoint held. Go on with: gainstage train --resume RUN", 130)
+        except Exception as error:
+            if os.environ.get("GAINSTAGE_DEBUG") == "1":
+                raise
+            code = _code(error)
+            if code is None:
+                last = traceback.extract_tb(error.__traceback__)[-1]
+                fail(f"unexpected {type(error).__name__}: {error} ({last.filename}:{last.lineno}). GAINSTAGE_DEBUG=1 shows the whole trace", 1)
+            fail(str(error), code)
+
+    return wrapped  # type: ignore[return-value]
+
+
+def _code(error: Exception) -> int | None:
+    from gainstage.checkpoint import CheckpointError
+    from gainstage.ops.extras import MissingExtra
+    from gainstage.trainer import RunError
+
+    if isinstance(error, RunError):
+        return 3
+    if isinstance(error, ValueError | MissingExtra | CheckpointError | FileNotFoundError):
+        return 2
+    return None
+
+
+def fail(message: str, code: int) -> None:
+    """Say it on standard error and leave."""
+    print(f"gainstage: {message}", file=sys.stderr)
+    raise typer.Exit(code)
+
+
+def prepare(threads: int | None = None, plugins: list[Path] | None = None) -> None:
+    """Threads, quiet libraries, the user's own components."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    import torch
+    from transformers.utils import logging as quiet
+
+    from gainstage.registry import load_entry_points, load_plugin
+
+    quiet.set_verbosity_error()
+    quiet.disable_progress_bar()
+    if threads:
+        torch.set_num_threads(threads)
+    for plugin in plugins or []:
+        load_plugin(plugin)
+    load_entry_points()
+
+
+def pick_device(device: str) -> str:
+    """`auto` is the first GPU where there is one."""
+    import torch
+
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.device(device)
+    except RuntimeError:
+        raise ValueError(f"--device: {device!r} is no device; use auto, cpu, cuda or cuda:N") from None
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise ValueError(f"--device {device}: torch sees no GPU here; use --device cpu")
+    return device
+
+
+def changes(
+    overrides: list[str] | None, task: str | None = None, policy: str | None = None, seed: int | None = None, budget: list[str] | None = None
+) -> list[str]:
+    """The short options as overrides, behind which the written ones stand."""
+    import json
+
+    from gainstage.measure.budget import Budget
+
+    out = []
+    if task is not None:
+        out.append(f"task={json.dumps(task)}")
+    if policy is not None:
+        out.append(f"models.policy.load={json.dumps(policy)}")
+    if seed is not None:
+        out.append(f"seed={seed}")
+    if budget:
+        out += [f"budget.{axis}={limit!r}" for axis, limit in Budget.parse(budget).limits.items()]
+    return [*out, *(overrides or [])]
+
+
+@contextlib.contextmanager
+def stopping(ask: Callable[[], None]) -> Iterator[None]:
+    """The first Ctrl-C or SIGTERM asks for a stop at the end of the iteration, the second one stops at once."""
+    asked = False
+
+    def handle(number: int, frame: Any) -> None:
+        nonlocal asked
+        if asked:
+            raise KeyboardInterrupt
+        asked = True
+        print("\ngainstage: stopping after this iteration (again: at once)", file=sys.stderr)
+        ask()
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

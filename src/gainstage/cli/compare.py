@@ -1,0 +1,226 @@
+"""`gainstage compare`: arms, seeds, one budget, a verdict."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import queue
+import webbrowser
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from gainstage.cli.common import AsJson, BudgetText, Plugins, PolicyName, TaskName, changes, people_errors, prepare
+
+DEFAULT = ["grpo", "rgra", "reinforce_pp"]
+DEFAULT_BUDGET = ["generated_tokens=250k"]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of one arm, in a process of its own."""
+
+    arm: str
+    recipe: str
+    overrides: tuple[str, ...]
+    seed: int
+    folder: Path
+    plugins: tuple[Path, ...]
+    threads: int
+
+    @property
+    def label(self) -> str:
+        return f"{self.arm} seed {self.seed}"
+
+
+@people_errors
+def compare(
+    arms: Annotated[list[str] | None, typer.Argument(help="Methods or YAML files; the first is the baseline. With changes: 'grpo,plan.epochs=2'.", show_default=False)] = None,
+    task: TaskName = None,
+    policy: PolicyName = None,
+    budget: BudgetText = None,
+    seeds: Annotated[int, typer.Option("--seeds", help="Runs of each arm.")] = 3,
+    common: Annotated[list[str] | None, typer.Option("--set", help="Change for every arm, key=value.", show_default=False)] = None,
+    name: Annotated[str | None, typer.Option("--name", help="Name of the comparison; an unfinished one of that name goes on.", show_default=False)] = None,
+    runs: Annotated[Path, typer.Option("--runs", help="Folder of all runs.")] = Path("runs"),
+    jobs: Annotated[int, typer.Option("--jobs", "-j", help="Runs side by side; 0 = one a core.")] = 0,
+    metric: Annotated[str, typer.Option("--metric", help="What is compared.")] = "pass@1",
+    plugin: Plugins = None,
+    as_json: AsJson = False,
+    show: Annotated[bool, typer.Option("--open", help="Open the report in a browser.")] = False,
+) -> None:
+    """Compare methods at one budget, over seeds, and say whether there is a gain.
+
+    Without arguments: GRPO, its REINFORCE simplification RGRA and REINFORCE++ on the embedded model. Runs are paired:
+    seed s has the same problems, starting weights and evaluation noise in every arm. Interrupted comparisons go on
+    where they stopped. Writes report.html (offline, self-contained), report.md and report.json.
+
+    Examples:
+
+      gainstage compare
+
+      gainstage compare grpo dapo gspo --task countdown --seeds 5 --budget generated_tokens=500k
+
+      gainstage compare grpo 'grpo,update.policy.lr=3e-4' --name learning-rate
+
+      gainstage compare grpo my_method.yaml --plugin my_method.py
+    """
+    prepare(None, plugin)
+    from gainstage.measure.compare import compare as measure
+    from gainstage.measure.report import render
+    from gainstage.measure.tables import print_table
+    from gainstage.recipe import load
+    from gainstage.registry import RecipeError
+    from gainstage.running import load_record
+    from gainstage.tracking.files import replace_text
+
+    if seeds < 1:
+        raise RecipeError(f"--seeds must be at least 1, got {seeds}")
+    chosen = arms or DEFAULT
+    if len(chosen) < 2:
+        raise RecipeError("compare needs at least two arms, for instance: gainstage compare grpo rgra")
+    home = runs / (name or "compare-" + "-".join(Path(arm.split(",")[0]).stem for arm in chosen))
+    shared = changes(list(common or []), task, policy, None, budget or DEFAULT_BUDGET)
+    cores = multiprocessing.cpu_count()
+    jobs = jobs or cores
+    plan = [_job(arm, chosen, seed, shared, home, plugin or [], max(cores // jobs, 1)) for seed in range(seeds) for arm in chosen]
+    for job in plan[: len(chosen)]:
+        load(job.recipe, [*job.overrides, "seed=0"])  # every mistake is said before the first run
+    _run_all(plan, jobs)
+    records = [record for job in plan if (record := load_record(job.folder)) is not None]
+    report = measure(records, metric, baseline=plan[0].arm, title=" against ".join(dict.fromkeys(job.arm for job in plan)), created=datetime.now(UTC).isoformat(timespec="minutes"))
+    replace_text(home / "report.html", render(report))
+    replace_text(home / "report.md", report.markdown())
+    replace_text(home / "report.json", report.to_json())
+    if as_json:
+        print(report.to_json())
+    else:
+        from rich.console import Console
+
+        print_table(report, Console())
+        print(f"\nreport: {home / 'report.html'}")
+    if show:
+        webbrowser.open((home / "report.html").resolve().as_uri())
+
+
+def _job(arm: str, chosen: Sequence[str], seed: int, shared: list[str], home: Path, plugins: Sequence[Path], threads: int) -> Job:
+    recipe, *own = arm.split(",")
+    name = Path(recipe).stem if not own else f"{Path(recipe).stem} ({', '.join(own)})"
+    if chosen.count(arm) > 1:
+        from gainstage.registry import RecipeError
+
+        raise RecipeError(f"compare: the arm {arm!r} is given twice")
+    place = home / f"{_slug(name)}-seed{seed}"
+    return Job(name, recipe, (*shared, *own), seed, place, tuple(plugins), threads)
+
+
+def _slug(text: str) -> str:
+    return "".join(c if c.isalnum() or c in "._-" else "-" for c in text).strip("-")
+
+
+def _run_all(plan: Sequence[Job], jobs: int) -> None:
+    """Run what is not finished, `jobs` at a time, each in a fresh process; progress of all on one screen."""
+    from gainstage.registry import RecipeError
+    from gainstage.running import load_record
+    from gainstage.tracking.progress import Progress
+
+    todo = [job for job in plan if not _is_done(job)]
+    context = multiprocessing.get_context("spawn")
+    news = context.Queue()
+    waiting, working, failures = list(todo), dict[str, Any](), list[str]()
+    with Progress(len(plan), done=(len(plan) - len(todo)) / len(plan)) as progress:
+        for job in plan:
+            if job not in todo and load_record(job.folder):
+                progress.finish(job.label, "was finished before")
+        try:
+            while waiting or working:
+                while waiting and len(working) < jobs:
+                    job = waiting.pop(0)
+                    worker = context.Process(target=_work, args=(job, news), daemon=True)
+                    worker.start()
+                    working[job.label] = worker
+                try:
+                    label, share, row, message = news.get(timeout=1.0)
+                except queue.Empty:
+                    for label, worker in list(working.items()):
+                        if not worker.is_alive() and news.empty():
+                            failures.append(f"{label}: its process ended with code {worker.exitcode}")
+                            del working[label]
+                    continue
+                if message is None:
+                    progress.update(label, share, row)
+                    continue
+                worker = working.pop(label, None)
+                if worker is not None:
+                    worker.join(timeout=30)
+                if message.startswith("failed: "):
+                    failures.append(f"{label}: {message.removeprefix('failed: ')}")
+                    progress.say(f"{label}: {message}")
+                else:
+                    progress.finish(label, message)
+        finally:
+            for worker in working.values():
+                worker.terminate()
+    if failures:
+        raise RecipeError(f"{len(failures)} of {len(plan)} runs failed; the first: {failures[0]}. Mend it and give the same command again: finished runs are kept")
+
+
+def _is_done(job: Job) -> bool:
+    """Whether the folder holds the finished run of exactly this job."""
+    from gainstage.recipe import load
+    from gainstage.running import load_record
+
+    record = load_record(job.folder)
+    known = job.folder / "fingerprint"
+    return record is not None and known.is_file() and known.read_text() == load(job.recipe, [*job.overrides, f"seed={job.seed}"]).fingerprint()
+
+
+def _work(job: Job, news: Any) -> None:
+    """A run in its own process. Whatever goes wrong reaches the parent as one line."""
+    import signal
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        prepare(job.threads, list(job.plugins))
+        from gainstage.cli.train import final_line
+        from gainstage.recipe import load
+        from gainstage.running import Run
+        from gainstage.tracking.files import replace_text
+        from gainstage.tracking.folder import RunFolder
+
+        recipe = load(job.recipe, [*job.overrides, f"seed={job.seed}", "save.rollouts=0"])
+        wanted = load(job.recipe, [*job.overrides, f"seed={job.seed}"]).fingerprint()
+        known = job.folder / "fingerprint"
+        run = None
+        if known.is_file() and known.read_text() == wanted:
+            try:
+                run = Run.resume(job.folder, arm=job.arm)
+            except ValueError:
+                run = None
+        if run is None:
+            folder = RunFolder.create(str(job.folder), clean=True)
+            run = Run(recipe, folder, arm=job.arm)
+            replace_text(known, wanted)
+        run.watch = lambda row, trainer: news.put((job.label, trainer.progress, _light(row), None))
+        assert run.folder is not None
+        with run.folder:
+            record = run.execute()
+        news.put((job.label, 1.0, {}, final_line(record.numbers(), run.task.name)))
+    except BaseException as error:
+        import os
+
+        if os.environ.get("GAINSTAGE_DEBUG") == "1":
+            import traceback
+
+            traceback.print_exc()
+        news.put((job.label, 1.0, {}, f"failed: {type(error).__name__}: {error}"))
+
+
+def _light(row: dict[str, float]) -> dict[str, float]:
+    return {key: row[key] for key in ("reward/mean", "length/mean", "entropy/mean", "budget/generated_tokens") if key in row}
+
+

@@ -1,0 +1,138 @@
+"""`gainstage train`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from gainstage.cli.common import (
+    BudgetText,
+    Device,
+    Overrides,
+    Plugins,
+    PolicyName,
+    Seed,
+    TaskName,
+    Threads,
+    changes,
+    people_errors,
+    pick_device,
+    prepare,
+    stopping,
+)
+
+
+@people_errors
+def train(
+    recipe: Annotated[str | None, typer.Argument(help="A method of the catalogue (`gainstage methods`) or a YAML file.", show_default=False)] = None,
+    overrides: Overrides = None,
+    task: TaskName = None,
+    policy: PolicyName = None,
+    budget: BudgetText = None,
+    seed: Seed = None,
+    name: Annotated[str | None, typer.Option("--name", help="Name of the run's folder under --runs.", show_default=False)] = None,
+    runs: Annotated[Path, typer.Option("--runs", help="Folder of all runs.")] = Path("runs"),
+    resume: Annotated[Path | None, typer.Option("--resume", help="Go on with the run in this folder.", show_default=False)] = None,
+    clean: Annotated[bool, typer.Option("--clean", help="Delete a run of that name first.")] = False,
+    plugin: Plugins = None,
+    track: Annotated[list[str] | None, typer.Option("--track", help="tensorboard, trackio or wandb.", show_default=False)] = None,
+    log_names: Annotated[str | None, typer.Option("--log-names", help="Spelling of metric names there: trl, verl or sb3.", show_default=False)] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything, print the plan, train nothing.")] = False,
+    device: Device = "auto",
+    threads: Threads = None,
+) -> None:
+    """Train a model by a method of the catalogue, or by a recipe of your own.
+
+    Everything is written to runs/NAME: resolved recipe, metrics.jsonl, rollouts as Parquet, checkpoints, and in
+    final/ a plain Hugging Face folder with its model card. Ctrl-C stops cleanly; --resume goes on bit for bit.
+
+    Examples:
+
+      gainstage train grpo
+
+      gainstage train dapo --task countdown --budget generated_tokens=500k
+
+      gainstage train grpo --policy smollm2 models.policy.lora=true plan.groups=4 update.policy.lr=2e-4
+
+      gainstage train grpo --task jsonl:data.jsonl reward=my_file.py:my_reward
+
+      gainstage train --resume runs/grpo-arithmetic-001
+    """
+    prepare(threads, plugin)
+    from gainstage.recipe import load
+    from gainstage.registry import RecipeError
+    from gainstage.running import Run
+    from gainstage.tracking.folder import RunFolder
+    from gainstage.tracking.progress import Progress
+    from gainstage.tracking.sinks import Sinks
+
+    where = pick_device(device)
+    with Progress() as progress:
+        if resume is not None:
+            if recipe or overrides or task or policy or budget or seed is not None:
+                raise RecipeError("--resume takes the run as it is: give no recipe and no changes (start a new run for other settings)")
+            run = Run.resume(resume, device=where, warn=progress.say)
+        else:
+            if recipe is None:
+                raise RecipeError("which method? For instance: gainstage train grpo (gainstage methods lists them)")
+            loaded = load(recipe, changes(overrides, task, policy, seed, budget))
+            run = Run(loaded, device=where, warn=progress.say)
+            progress.say(describe(run))
+            if dry_run:
+                return
+            run.folder = RunFolder.create(name, parent=runs, stem=f"{loaded.name}-{run.task.name}", clean=clean)
+        folder = run.folder
+        assert folder is not None
+        sinks = Sinks(track or [], folder.path, run.recipe.model_dump(mode="json"), log_names)
+
+        def watch(row: dict[str, float], trainer: Any) -> None:
+            progress.update(folder.name, trainer.progress, row, note=look_note(row))
+            sinks.log({**row, "iteration": int(row["iteration"])})
+            folder.status("running", iteration=int(row["iteration"]), progress=trainer.progress)
+
+        run.watch = watch
+        with folder, stopping(lambda: setattr(run.trainer, "stop_requested", True)):
+            record = run.execute()
+            if not run.trainer.finished:
+                folder.close("stopped", iteration=run.trainer.iteration)
+                progress.say(f"stopped at iteration {run.trainer.iteration}; go on with: gainstage train --resume {folder.path}")
+                raise typer.Exit(130)
+        sinks.close()
+        progress.finish(folder.name, final_line(record.numbers(), run.task.name))
+        progress.say(f"model: {folder.path / 'final'}\nall numbers: {folder.path / 'metrics.jsonl'}")
+
+
+def describe(run: Any) -> str:
+    """What is about to run, with its arithmetic."""
+    from gainstage.tracking.plan import arithmetic
+
+    chain = run.trainer.chains[run.trainer.names[-1]]
+    plan = chain.recipe.plan.model_dump()
+    drawn = getattr(chain.store.it, "draws", False)
+    if drawn:
+        plan["groups"] = 0
+    else:
+        plan["updates"] = None
+    names = " + ".join(part.name for part in chain.update)
+    stages = " -> ".join(
+        f"{stage}[{', '.join(part.name for part in getattr(chain, stage))}]" for stage in ("select", "rollout", "reward", "credit", "update")
+        if getattr(chain, stage)
+    )  # fmt: skip
+    length = chain.task.it.max_new if chain.rollout else None
+    return f"{run.recipe.name} on {chain.task.name}: {stages}\n{arithmetic(plan, chain.samples, max_new=length, learners=len(chain.update))}\n  trains {names or 'nothing'}"
+
+
+def look_note(row: dict[str, float]) -> str:
+    """The held-out rate, where this row has one."""
+    rates = [value for key, value in row.items() if key.startswith("eval/") and key.endswith("/pass@1")]
+    return f"held-out pass@1 {rates[0]:.3f}" if rates else ""
+
+
+def final_line(numbers: dict[str, float], task: str) -> str:
+    rate = numbers.get(f"eval/{task}/pass@1")
+    if rate is None:
+        return ""
+    low, high = numbers[f"eval/{task}/pass@1/low"], numbers[f"eval/{task}/pass@1/high"]
+    return f"held-out pass@1 {rate:.3f} [{low:.3f}, {high:.3f}]"
