@@ -88,7 +88,7 @@ def test_another_seed_or_level_never_moves_a_problem_to_another_split():
 
 
 def test_split_shares():
-    counts = {split: 0 for split in SPLITS}
+    counts = dict.fromkeys(SPLITS, 0)
     for i in range(20_000):
         counts[split_of(f"content {i}")] += 1
     for split, share in SPLITS.items():
@@ -216,9 +216,10 @@ def test_unknown_split_and_empty_split_are_errors():
     with pytest.raises(ValueError, match="unknown split 'dev'"):
         make("reverse").problems("dev")
     with pytest.raises(ValueError, match="no problem for the split"):
-        make("reverse", lengths=(1,), letters=2).problems("validation"), make(
-            "reverse", lengths=(1,), letters=2
-        ).problems("test")
+        (
+            make("reverse", lengths=(1,), letters=2).problems("validation"),
+            make("reverse", lengths=(1,), letters=2).problems("test"),
+        )
 
 
 def test_evaluate_follows_precedence_exactly():
@@ -271,7 +272,10 @@ def test_countdown_verdicts():
 def test_key_value_position():
     for share, at in ((0.0, 0), (0.5, 4), (1.0, 7)):
         task = make("key_value", pairs=(8,), position=share) if share else make("key_value", pairs=(8,), position=0.0)
-        assert all(p.meta["position"] == at or (share == 0.5 and p.meta["position"] in (3, 4)) for p in task.problems("train")[:20])
+        assert all(
+            p.meta["position"] == at or (share == 0.5 and p.meta["position"] in (3, 4))
+            for p in task.problems("train")[:20]
+        )
 
 
 def test_modular_chain_values_follow():

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from gainstage import registry
+from gainstage.policies.language.micro_rates import base_rates
 from gainstage.policies.language.micro_tokenizer import END, PAD, VOCABULARY, build_tokenizer, encode
 from gainstage.types.records import Author, Problem
 
@@ -107,7 +108,7 @@ def build_model(size: Size) -> Any:
     """A `LlamaForCausalLM` with fresh weights (drawn from torch's global generator)."""
     from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
-    special = {"pad_token_id": VOCABULARY[PAD], "bos_token_id": None, "eos_token_id": VOCABULARY[END]}
+    special: dict[str, Any] = {"pad_token_id": VOCABULARY[PAD], "bos_token_id": None, "eos_token_id": VOCABULARY[END]}
     config = LlamaConfig(
         vocab_size=len(VOCABULARY),
         hidden_size=size.hidden,
@@ -144,7 +145,8 @@ def demonstration(task: Any, problem: Problem, rng: random.Random, noise: float)
         pieces = task.segments(problem, rng, noise)
     else:
         pieces = [(Author.POLICY, task.demonstrate(problem, rng, noise))]
-    ids, learnt = encode(problem.prompt), [False] * len(problem.prompt)
+    prompt = str(problem.prompt)
+    ids, learnt = encode(prompt), [False] * len(prompt)
     for author, text in pieces:
         ids += encode(text)
         learnt += [author == Author.POLICY] * len(text)
@@ -154,12 +156,18 @@ def demonstration(task: Any, problem: Problem, rng: random.Random, noise: float)
     return ids, learnt
 
 
-def buckets(rows: Sequence[Row], count: int = 4) -> Iterator[tuple[Tensor, Tensor]]:
-    """Rows sorted by length in `count` right-padded pieces: ids `Int "B T"`, targets `Int "B T"` (-100 = none)."""
+def buckets(rows: Sequence[Row], slack: float = 1.4) -> Iterator[tuple[Tensor, Tensor]]:
+    """Rows sorted by length, in right-padded pieces: ids `Int "B T"`, targets `Int "B T"` (-100 = none).
+
+    The longest row of a piece has at most `slack` times the tokens of its shortest, so that little is padding.
+    """
     rows = sorted(rows, key=lambda row: len(row[0]))
-    piece = math.ceil(len(rows) / count)
-    for at in range(0, len(rows), piece):
-        part = rows[at : at + piece]
+    starts = [0]
+    for at, (tokens, _) in enumerate(rows):
+        if len(tokens) > slack * len(rows[starts[-1]][0]):
+            starts.append(at)
+    for start, stop in zip(starts, [*starts[1:], len(rows)], strict=True):
+        part = rows[start:stop]
         ids = torch.full((len(part), len(part[-1][0])), VOCABULARY[PAD])
         targets = torch.full_like(ids, -100)
         for row, (tokens, learnt) in enumerate(part):
@@ -222,7 +230,7 @@ def pretrain(
         model = build_model(shape)
         loss = _fit(model, shape, seed, steps, progress)
         seconds = time.monotonic() - started
-        rates = {name: base_rates(model, name) for name in list(dict.fromkeys(p.task for p in MIX))[:7]}
+        rates = {name: base_rates(model, name) for name in dict.fromkeys(part.task for part in MIX)}
     card = {
         "command": f"gainstage pretrain {size} --seed {seed} --steps {steps}",
         "parameters": model.num_parameters(),
@@ -268,28 +276,3 @@ def _fit(model: Any, shape: Size, seed: int, steps: int, progress: Progress | No
             progress(step + 1, steps, recent)
     model.eval()
     return recent
-
-
-@torch.no_grad()
-def base_rates(model: Any, task_name: str, problems: int = 64, samples: int = 16) -> dict[str, float]:
-    """pass@1 and pass@`samples` on the first validation problems of a task at its default settings, temperature 1."""
-    task = registry.build("task", task_name)
-    asked = task.problems("validation")[:problems]
-    tokenizer = build_tokenizer()
-    by_length: dict[int, list[Problem]] = {}
-    for problem in asked:
-        by_length.setdefault(len(problem.prompt), []).append(problem)
-    right = []
-    for group in by_length.values():
-        ids = torch.tensor([encode(problem.prompt) for problem in group]).repeat_interleave(samples, 0)
-        written = model.generate(
-            ids, attention_mask=torch.ones_like(ids), do_sample=True, top_k=0, max_new_tokens=task.max_new
-        )
-        texts = tokenizer.batch_decode(written[:, ids.shape[1] :], skip_special_tokens=True)
-        scores = [task.check(group[i // samples], text).reward for i, text in enumerate(texts)]
-        right += [scores[i : i + samples] for i in range(0, len(scores), samples)]
-    count = len(right)
-    return {
-        "pass@1": round(sum(map(sum, right)) / (count * samples), 3),
-        f"pass@{samples}": round(sum(any(row) for row in right) / count, 3),
-    }

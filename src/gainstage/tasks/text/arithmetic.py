@@ -52,8 +52,8 @@ class Arithmetic(GeneratedTask):
         return 2 * (max(self.levels) + 1) + 2
 
     def draw(self, rng: random.Random, index: int) -> Problem:
-        level, op = divmod(index, len(self.ops))
-        level, op = self.levels[level % len(self.levels)], self.ops[op]
+        turn, which = divmod(index, len(self.ops))
+        level, op = self.levels[turn % len(self.levels)], self.ops[which]
         low, high = (10 ** (level - 1) if level > 1 else 0), 10**level - 1
         a = rng.randint(low, high)
         b = rng.randint(2, 9) if op == "*" else rng.randint(low, high)

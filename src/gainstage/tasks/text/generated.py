@@ -131,7 +131,7 @@ class GeneratedTask:
 
     @property
     def max_new(self) -> int:
-        """Tokens of the embedded tokenizer (one a character) that the longest worked answer needs, end token included."""
+        """Tokens (one a character) that the longest worked answer needs, end token included."""
         raise NotImplementedError
 
     def draw(self, rng: random.Random, index: int) -> Problem:

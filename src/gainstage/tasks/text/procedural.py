@@ -88,10 +88,8 @@ class CountLetters(_LetterTask):
     def draw(self, rng: random.Random, index: int) -> Problem:
         word, letter = self._word(rng, index), rng.choice(LETTERS[: self.letters])
         answer = str(word.count(letter))
-        return self.problem(
-            f"{letter} {word}", f"count {letter} in {word}:", answer, float(len(word)), result=answer
-        )
+        return self.problem(f"{letter} {word}", f"count {letter} in {word}:", answer, float(len(word)), result=answer)
 
     def demonstrate(self, problem: Problem, rng: random.Random, noise: float = 0.0) -> str:
-        counts = [str(n) for n in range(len(problem.prompt.split()[-1]))]
+        counts = [str(n) for n in range(len(str(problem.prompt).split()[-1]))]
         return other(rng, counts, problem.answer) if rng.random() < noise else problem.answer

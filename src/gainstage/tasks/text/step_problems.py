@@ -76,9 +76,7 @@ class ModularChain(GeneratedTask):
         prompt = "".join(lines) + f"{names[length - 1]}?"
         if self.modulus != 10:
             prompt = f"mod {self.modulus}:{prompt}"
-        return self.problem(
-            prompt, prompt, str(values[-1]), float(length), values=tuple(values), steps=tuple(steps)
-        )
+        return self.problem(prompt, prompt, str(values[-1]), float(length), values=tuple(values), steps=tuple(steps))
 
     def demonstrate(self, problem: Problem, rng: random.Random, noise: float = 0.0) -> str:
         values = [problem.meta["values"][0]]
