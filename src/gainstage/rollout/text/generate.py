@@ -15,8 +15,8 @@ from gainstage.rollout.text.rows import (
     Draw,
     draw,
     opening,
-    refuse_support_cuts,
     sampling_for,
+    training_sampling,
     trajectory,
 )
 from gainstage.types import Author, Completion, Ctx, Request, Sampling, Stop, Trajectory
@@ -55,13 +55,9 @@ class Generate:
     writes = COLUMNS
 
     def __post_init__(self) -> None:
-        self.sampling = Sampling(self.temperature, self.top_k, self.top_p, self.min_p)
-        if self.temperature == 0:
-            raise ValueError(
-                "temperature 0 answers greedily and leaves nothing to train: set it above 0; greedy answers are asked "
-                "for one request at a time (Request.sampling)"
-            )
-        refuse_support_cuts(self.sampling, self.allow_support_cuts)
+        self.sampling = training_sampling(
+            self.temperature, self.top_k, self.top_p, self.min_p, allow_support_cuts=self.allow_support_cuts
+        )
         if self.max_new is not None and self.max_new < 1:
             raise ValueError(f"max_new must be at least 1, got {self.max_new}")
         self.uses = (self.actor,) if self.actor else ()

@@ -129,6 +129,24 @@ def sampling_for(request: Request, default: Sampling, *, allow_support_cuts: boo
     return sampling
 
 
+def training_sampling(
+    temperature: float, top_k: int, top_p: float, min_p: float, *, allow_support_cuts: bool
+) -> Sampling:
+    """The sampling of a rollout whose rows are trained.
+
+    Raises:
+        ValueError: a setting out of range, temperature 0, or a cut tail that is not allowed.
+    """
+    sampling = Sampling(temperature, top_k, top_p, min_p)
+    if temperature == 0:
+        raise ValueError(
+            "temperature 0 answers greedily and leaves nothing to train: set it above 0; greedy answers are asked for "
+            "one request at a time (Request.sampling)"
+        )
+    refuse_support_cuts(sampling, allow_support_cuts)
+    return sampling
+
+
 def refuse_support_cuts(sampling: Sampling, allow: bool) -> None:
     """Refuse top-k, top-p and min-p where rows are trained.
 

@@ -1,0 +1,1 @@
+"""Text environments: tools and small worlds."""
