@@ -144,7 +144,8 @@ _HOOKS: dict[str, type[_Plain]] = {"credit": _PlainCredit, "reward": _PlainRewar
 
 
 def _check_shape(chain: Chain) -> None:
-    if chain.rollout and not chain.reward and chain.update:
+    paid = any("turn_rewards" in part.declares("writes") for part in chain.rollout)
+    if chain.rollout and not chain.reward and chain.update and not paid:
         raise RecipeError("the recipe rolls out but has no reward; add one, for instance reward: [task_verdict]")
     for part in chain.credit:
         if part.has("check_plan") and chain.samples is not None:

@@ -335,6 +335,13 @@ def check(data: Mapping[str, Any]) -> Recipe:
         Budget(**recipe.budget)
     except ValueError as error:
         raise RecipeError(str(error)) from None
+    allowed = {*Recipe.model_fields, *PhaseSpec.model_fields} - {"phases", "rounds", "seed", "evaluate", "save", "extends"}
+    for index, phase in enumerate(recipe.phases):
+        if "name" not in phase:
+            raise RecipeError(f"phases.{index}: a phase needs a name")
+        for key in phase:
+            if key not in allowed:
+                raise RecipeError(f"phases.{phase['name']}: no such key {key!r}; {near(key, allowed)}")
     for stage in LISTS:
         names = [entry_name(entry) for entry in getattr(recipe, stage)]
         for twin in {n for n in names if names.count(n) > 1}:

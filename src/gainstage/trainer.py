@@ -207,6 +207,9 @@ class Trainer:
                     found = self._call(part, hook, *((batch, ctx) if hook == "estimate" else (batch,)))
                 for column, value in found.items():
                     batch[column] = value
+                if part.has("statistics"):
+                    for name, number in part.it.statistics(batch).items():
+                        self.log(name, number)
             if number == 0:
                 self.on_batch(self.iteration, batch)
             for minibatch in self._split(batch, plan, number):
