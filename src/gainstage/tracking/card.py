@@ -89,7 +89,8 @@ def write_card(
 
     Args:
         recipe: as resolved; `name`, `paper` and `seed` are told apart, the whole is appended.
-        measured: name of a metric (`eval/addition/pass@1`) -> `Figure` or what makes one.
+        measured: name of a metric (`eval/addition/pass@1`) -> `Figure` or what makes one. Plain numbers under
+            `NAME/low` and `NAME/high` are the ends of NAME's interval.
         base_model: name or folder of the model that training started from.
         dataset: name of the task or data set.
         citation: BibTeX of the method's paper.
@@ -100,7 +101,7 @@ def write_card(
     Raises:
         ValueError: a figure without a finite value.
     """
-    figures = {name: Figure.of(name, given) for name, given in measured.items()}
+    figures = {name: Figure.of(name, given) for name, given in _with_ends(measured).items()}
     recipe = redact(dict(recipe))
     title = Path(folder).name if Path(folder).name != "hf" else str(recipe.get("name", "policy"))
     head = _front_matter(title, recipe, figures, base_model, dataset, license, adapter)
@@ -121,6 +122,16 @@ def write_card(
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_text(path, f"---\n{head}---\n\n" + "\n\n".join(body) + "\n")
     return path
+
+
+def _with_ends(measured: Mapping[str, Any]) -> dict[str, Any]:
+    """`x`, `x/low` and `x/high` as one figure."""
+    joined = dict(measured)
+    for name in measured:
+        low, high = joined.get(f"{name}/low"), joined.get(f"{name}/high")
+        if isinstance(measured[name], int | float) and low is not None and high is not None:
+            joined[name] = (measured[name], joined.pop(f"{name}/low"), joined.pop(f"{name}/high"))
+    return joined
 
 
 def _front_matter(

@@ -1,0 +1,76 @@
+"""The model card: front matter that hubs read, figures with intervals, nothing that breaks the page."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import yaml
+
+from gainstage.tracking import Figure, write_card
+
+
+def parts(path: Path) -> tuple[dict, str]:
+    _, head, body = path.read_text().split("---\n", 2)
+    return yaml.safe_load(head), body
+
+
+@dataclass
+class Interval:
+    value: float
+    low: float
+    high: float
+
+
+def card(folder: Path, measured: dict, **settings):
+    recipe = {"name": "grpo", "paper": "arXiv 2402.03300", "seed": 3, "models": {"judge": {"api_key": "sk-123"}}}
+    given = {"base_model": "HuggingFaceTB/SmolLM2-135M-Instruct", "dataset": "openai/gsm8k", **settings}
+    return parts(write_card(folder / "grpo-gsm8k-001", recipe, measured, **given))
+
+
+def test_figures_stand_in_the_table_and_in_the_front_matter(tmp_path: Path):
+    figure = Figure(0.7123456, 0.65, 0.77, base=0.31, n=200, seeds=3)
+    head, body = card(tmp_path, {"pass@1": figure, "length": Figure(41.0, unit="tokens")})
+    assert "| pass@1 | 0.31 | 0.7123 | [0.65, 0.77], 95 % | 200 problems, 3 seeds |" in body
+    assert "| length |  | 41 tokens | no interval | 1 seed |" in body
+    assert head["base_model"] == "HuggingFaceTB/SmolLM2-135M-Instruct" and head["datasets"] == ["openai/gsm8k"]
+    assert head["library_name"] == "transformers" and "grpo" in head["tags"] and "license" not in head
+    (result,) = head["model-index"][0]["results"]
+    assert result["metrics"][0] == {"type": "pass@1", "value": 0.712346, "name": "pass@1 [0.65, 0.77]"}
+    assert "**grpo** (arXiv 2402.03300) on `openai/gsm8k`, seed 3" in body
+    assert "sk-123" not in body and "api_key: '***'" in body
+
+
+@pytest.mark.parametrize(
+    "measured",
+    [
+        {"pass@1": (0.5, 0.4, 0.6)},
+        {"pass@1": {"value": 0.5, "low": 0.4, "high": 0.6, "method": "bootstrap"}},
+        {"pass@1": Interval(0.5, 0.4, 0.6)},
+        {"pass@1": 0.5, "pass@1/low": 0.4, "pass@1/high": 0.6},
+    ],
+)
+def test_intervals_are_taken_from_what_measures_give(tmp_path: Path, measured: dict):
+    _, body = card(tmp_path, measured)
+    assert "| pass@1 |  | 0.5 | [0.4, 0.6], 95 % | 1 seed |" in body and "/low" not in body
+
+
+def test_names_that_are_no_hub_names_stay_out_of_the_front_matter(tmp_path: Path):
+    head, body = card(tmp_path, {}, base_model="/home/me/model", dataset="jsonl:data.jsonl", adapter=True, license="mit")
+    assert "base_model" not in head and "datasets" not in head and head["license"] == "mit"
+    assert head["library_name"] == "peft" and "AutoPeftModelForCausalLM" in body
+    assert "Nothing was measured" in body and "model-index" not in head
+
+
+def test_hostile_text_does_not_break_out_of_its_block(tmp_path: Path):
+    run = "gainstage train grpo\n```\n# not a heading"
+    _, body = card(tmp_path, {"a|b": 1.0}, how_to_run=run, citation="@misc{x}")
+    assert "````bash\n" + run + "\n````" in body and "| a\\|b |" in body and "```bibtex\n@misc{x}\n```" in body
+
+
+def test_what_was_not_measured_is_refused(tmp_path: Path):
+    with pytest.raises(ValueError, match="'pass@1' is nan; leave out what was not measured"):
+        card(tmp_path, {"pass@1": float("nan")})
+    with pytest.raises(ValueError, match=r"'pass@1' has no value; it has \['mean'\]"):
+        card(tmp_path, {"pass@1": {"mean": 0.5}})
