@@ -25,6 +25,12 @@ class Unknown(ValueError):
     """The tree has a node that is no expression."""
 
 
+def warm_up() -> None:
+    """Imports that should not count as checking."""
+    if extras.available("math_verify"):
+        import math_verify  # noqa: F401
+
+
 def equal(answer: str, gold: str, trees: list[Node] | None) -> bool:
     """Whether two answers are equal; `trees` are their parses, None where one is outside the grammar."""
     if trees is None:

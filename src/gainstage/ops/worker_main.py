@@ -21,7 +21,9 @@ def main(target: str, memory_mb: int) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     try:
         module, _, name = target.partition(":")
-        function = getattr(importlib.import_module(module), name)
+        loaded = importlib.import_module(module)
+        function = getattr(loaded, name)
+        getattr(loaded, "warm_up", lambda: None)()
     except Exception as error:
         _send(reply, {"ready": False, "error": f"{type(error).__name__}: {error}"})
         return

@@ -47,7 +47,8 @@ class WorkerPool:
     """Calls of one function in worker processes.
 
     Args:
-        target: `package.module:function`; takes and returns what JSON can carry.
+        target: `package.module:function`; takes and returns what JSON can carry. A function `warm_up` of that module
+            runs once when a worker starts, for imports that should not count as checking.
         workers: processes at most; they are started when needed.
         seconds: default limit of one call.
         memory_mb: address space of a worker; a call that needs more is a `memory` failure.
@@ -59,7 +60,7 @@ class WorkerPool:
         self.target, self.seconds, self.memory_mb = target, seconds, memory_mb
         self.counts: Counter[str] = Counter()
         self._owner = os.getpid()
-        self._idle: queue.SimpleQueue[_Worker | None] = queue.SimpleQueue()
+        self._idle: queue.LifoQueue[_Worker | None] = queue.LifoQueue()  # a warm worker before a new one
         for _ in range(workers):
             self._idle.put(None)
         self._alive: set[_Worker] = set()

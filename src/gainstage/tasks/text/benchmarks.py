@@ -1,4 +1,4 @@
-"""Well-known data sets by name: GSM8K and MATH-500."""
+"""Well-known data sets by name: GSM8K, MATH-500, HumanEval."""
 
 from __future__ import annotations
 
@@ -8,12 +8,18 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gainstage.ops.answers import extract_hash
+from gainstage.ops.programs import complete_function, last_block
+from gainstage.ops.sandbox import Limits, run_tests
+from gainstage.ops.workers import Failure
 from gainstage.registry import component
 from gainstage.tasks.text.datasets import DatasetTask
 from gainstage.tasks.text.readers import data_dir
-from gainstage.types import Problem
+from gainstage.types import Problem, Verdict
 
 BOXED = "{prompt}\n\nReason step by step, and put the final answer within \\boxed{}."
+
+
+FENCED = "Write the whole Python function, in one ```python block.\n\n```python\n{prompt}```"
 
 
 def local_or_hub(files: Sequence[str], hub: str) -> str:
@@ -72,7 +78,7 @@ class Math500(DatasetTask):
         super().__post_init__()
         self.path = self.path or local_or_hub(["math500.json", "math500.jsonl"], "HuggingFaceH4/MATH-500")
         self.columns = self.columns or {"answer": "answer"}
-        self.splits = self.splits or ({"test": "train"} if self.path.endswith((".json", ".jsonl")) else {})
+        self.splits = self.splits or only_test(self.path)
 
     @property
     def name(self) -> str:
@@ -81,6 +87,66 @@ class Math500(DatasetTask):
     def prepare(self, problem: Problem) -> Problem:
         wrapped = super().prepare(problem)
         return Problem(problem.id, as_chat(wrapped.prompt, self.chat), problem.answer, problem.difficulty, problem.meta)
+
+
+@component("task", "humaneval")
+@dataclass(kw_only=True)
+class HumanEval(DatasetTask):
+    """164 Python functions with unit tests (HumanEval, arXiv:2107.03374); for evaluation only.
+
+    Answers run in a sandbox and are right when every test ran to its end and held. With `chat` the model is asked for a
+    whole function in a fenced block; without, it continues the function's head.
+
+    Args:
+        seconds: time limit of all tests of one answer.
+    """
+
+    path: str = ""
+    template: str | None = None
+    max_new: int = 512
+    chat: bool = True
+    seconds: float = 10.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.path = self.path or local_or_hub(["HumanEval.jsonl.gz", "HumanEval.jsonl"], "openai/openai_humaneval")
+        self.columns = self.columns or {"prompt": "prompt", "answer": "canonical_solution"}
+        self.splits = self.splits or only_test(self.path)
+        self.template = self.template or (FENCED if self.chat else None)
+
+    @property
+    def name(self) -> str:
+        return "humaneval"
+
+    def prepare(self, problem: Problem) -> Problem:
+        """The head of the function, which the check needs again, is kept in `meta["head"]`."""
+        head = str(problem.prompt)
+        answer = f"```python\n{head}{problem.answer}```" if self.chat else str(problem.answer)
+        wrapped = super().prepare(problem)
+        meta = dict(problem.meta) | {"head": head, "completion": answer}
+        return Problem(problem.id, as_chat(wrapped.prompt, self.chat), problem.answer, None, meta)
+
+    def check(self, problem: Problem, output: str) -> Verdict:
+        """1 when all tests held; no reward where the sandbox itself failed.
+
+        Raises:
+            SandboxUnavailable: this machine cannot isolate model-written code.
+        """
+        meta = problem.meta
+        source = complete_function(meta["head"], meta["entry_point"], output)
+        test = f"{meta['test']}\ncheck({meta['entry_point']})\n"
+        report = run_tests(source, [test], Limits(seconds=self.seconds))
+        if isinstance(report, Failure):
+            return Verdict(None, {}, f"no verdict: {report.message}")
+        return Verdict(float(report.passed == 1), {}, report.failure and f"{report.failure}: {report.log[-300:]}")
+
+    def extract(self, output: str) -> str | None:
+        return last_block(output) or output.strip() or None
+
+
+def only_test(path: str) -> dict[str, str]:
+    """A single file of an evaluation set is its test split."""
+    return {"test": "train"} if path.endswith((".json", ".jsonl", ".jsonl.gz")) else {}
 
 
 def as_chat(prompt: object, chat: bool) -> object:
