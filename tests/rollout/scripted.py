@@ -35,8 +35,8 @@ class ScriptedPolicy:
             return characters(prompt)
         return characters("".join(f"[{m['role']}]{m['content']}" for m in prompt))
 
-    def encode_observation(self, text):
-        return characters(text)
+    def encode_observation(self, text, *, chat=False, after=None):
+        return characters(f"[user]{text}" if chat else text)
 
     def decode(self, ids):
         return "".join(chr(i - OFFSET) for i in ids if i >= OFFSET)

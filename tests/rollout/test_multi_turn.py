@@ -72,10 +72,11 @@ def test_ids_stay_as_sampled():
     """A tokenizer that would merge pairs of letters never sees sampled text again."""
 
     class Merging(ScriptedPolicy):
-        def encode_observation(self, text):
-            return characters(text.replace("ab", "\u0100"))
+        def encode(self, prompt):
+            return characters(prompt.replace("ab", "\u0100"))
 
-        encode = encode_observation
+        def encode_observation(self, text, *, chat=False, after=None):
+            return self.encode(text)
 
         def decode(self, ids):
             return super().decode(ids).replace("\u0100", "ab")
@@ -295,3 +296,78 @@ def test_settings_are_checked():
     with pytest.raises(ValueError, match="no problem"):
         play(requests=[Request(None, 1, 0)])
     assert MultiTurn().requires == ("env",)
+
+
+# -- with a real model --------------------------------------------------------------------------------------------------
+
+CHAT = (
+    "{% for m in messages %}<s>{{ m['role'] }}:{{ m['content'] }}<end>\n{% endfor %}"
+    "{% if add_generation_prompt %}<s>assistant:{% endif %}"
+)
+
+
+@pytest.fixture(scope="module")
+def policy():
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    from gainstage.policies.language.causal_lm import CausalPolicy
+    from gainstage.policies.language.micro_tokenizer import build_tokenizer
+    from gainstage.rollout.engines.torch import TorchEngine
+
+    torch.manual_seed(0)
+    tokenizer = build_tokenizer()
+    tokenizer.chat_template = CHAT
+    config = LlamaConfig(
+        vocab_size=len(tokenizer), hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2,
+        max_position_embeddings=512, pad_token_id=0, eos_token_id=1, bos_token_id=None,
+    )  # fmt: skip
+    model = LlamaForCausalLM(config).eval()
+    return CausalPolicy(model, tokenizer, TorchEngine().bind(model, tokenizer))
+
+
+def test_log_probs_of_every_turn_are_those_of_the_trainer(policy):
+    requests = [Request(problem(str(n), turns=n), 3, n) for n in (1, 2, 4)]
+    rows = play(policy=policy, requests=requests, max_new=6, stop=[chr(c) for c in range(33, 90)], temperature=0.8)
+    batch = collate(rows)
+    assert len({row.info["turns"] for row in rows}) >= 3
+    with torch.no_grad():
+        scored = policy.evaluate(batch).logprobs
+    gap = ((scored - batch["behaviour_logprobs"]) * batch["mask"]).abs().max()
+    assert gap < 1e-4
+    assert (batch["behaviour_logprobs"][batch["mask"]] < 0).all()
+
+
+def test_real_episodes_do_not_depend_on_the_batch(policy):
+    settings = {"max_new": 6, "stop": [chr(c) for c in range(33, 90)]}
+    requests = [Request(problem(str(n), turns=n), 2, n) for n in (3, 1, 2)]
+    together = {row.episode: row for row in play(policy=policy, requests=requests, **settings)}
+    for request in requests:
+        for row in play(policy=policy, requests=[request], **settings):
+            assert row.info["transcript"] == together[row.episode].info["transcript"]
+
+
+class Chatting(Countdown):
+    def start(self):
+        return [{"role": "user", "content": "go"}]
+
+
+def test_chat_contexts_are_what_the_template_renders(policy, monkeypatch):
+    """A finished turn and one without end token both continue as the template writes a conversation."""
+    end = policy.tokenizer.eos_token_id
+    for written, closed in (("ab", True), ("ab", False)):
+        ids = policy.tokenizer("ab")["input_ids"] + [end] * closed
+
+        def generate(prompts, *, max_new, stop=(), want=(), ids=ids):
+            from gainstage.types import Completion
+
+            return [[Completion(ids, [-1.0] * len(ids), Stop.EOS, "ab") for _ in p.keys] for p in prompts]
+
+        monkeypatch.setattr(policy.engine, "generate", generate)
+        (row,) = play(policy=policy, env=Chatting)
+        messages = [{"role": "user", "content": "go"}]
+        for observation in ("[1]", "[2]"):
+            messages += [{"role": "assistant", "content": written}, {"role": "user", "content": observation}]
+        whole = policy.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        rendered = policy.tokenizer(whole, add_special_tokens=False)["input_ids"] + ids
+        assert row.columns["tokens"].tolist() == rendered
+        assert int(row.columns["mask"].sum()) == 3 * len(ids)

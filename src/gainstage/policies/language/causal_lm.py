@@ -49,13 +49,23 @@ class CausalPolicy:
 
     def encode_answer(self, text: str) -> Ids:
         """Ids of an answer written by somebody else, with the end token."""
-        ids = tokens.encode_text(self.tokenizer, text)
+        ids = tokens.encode_text(self.tokenizer, text, start=False)
         end = self.tokenizer.eos_token_id
         return ids if end is None else [*ids, end]
 
-    def encode_observation(self, text: str) -> Ids:
-        """Ids of what an environment answers inside a running context."""
-        return tokens.encode_text(self.tokenizer, text)
+    def encode_observation(self, text: str, *, chat: bool = False, after: Ids | None = None) -> Ids:
+        """Ids of what an environment answers inside a running context.
+
+        Args:
+            chat: the context is a conversation: the text becomes a user message between the template's separators,
+                and the next answer is opened.
+            after: the context so far; where its last answer has no end token yet, the template's is written first.
+        """
+        if not chat:
+            return tokens.encode_text(self.tokenizer, text, start=False)
+        ended = bool(after and after[-1] in tokens.end_ids(self.tokenizer))
+        before = [{"role": "user", "content": ""}, {"role": "assistant", "content": ""}]
+        return tokens.encode_turn(self.tokenizer, before, [{"role": "user", "content": text}], ended=ended)
 
     def decode(self, ids: Ids) -> str:
         return tokens.decode(self.tokenizer, ids)

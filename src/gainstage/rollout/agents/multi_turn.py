@@ -25,7 +25,7 @@ from gainstage.rollout.text.rows import (
     training_sampling,
     trajectory,
 )
-from gainstage.types import Author, Completion, Ctx, Problem, Request, Sampling, Stop, TextEnv, Trajectory
+from gainstage.types import Author, Completion, Ctx, Ids, Problem, Request, Sampling, Stop, TextEnv, Trajectory
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +43,7 @@ class Episode:
     sampling: Sampling
     key: int
     context: Context
+    chat: bool = False
     env: TextEnv | None = None
     stop: Stop | None = None
     rewards: list[float | None] = field(default_factory=list)
@@ -164,6 +165,7 @@ class MultiTurn:
             episode.fail(error)
             prompt = problem.prompt
         prompt = self.wording.render(prompt) if self.wording else prompt
+        episode.chat = not isinstance(prompt, str)
         episode.context = opening(policy, prompt, request.hint)
         episode.transcript.append(policy.decode(episode.context.ids))
         return episode
@@ -231,7 +233,9 @@ class MultiTurn:
         return str(step.observation)
 
     def _append_observation(self, episode: Episode, observation: str, turn: int) -> None:
-        ids = episode.policy.encode_observation(observation) if observation else []
+        ids: Ids = []
+        if observation or episode.chat:
+            ids = episode.policy.encode_observation(observation, chat=episode.chat, after=episode.context.ids)
         room = self._room(episode.policy)
         if room is not None and len(episode.context) + len(ids) >= room:
             episode.stop = Stop.CONTEXT
