@@ -1,0 +1,61 @@
+"""Transforms of one entry's values: clip, power, running scale."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from gainstage.registry import build
+from gainstage.reward.compose.scaling import Scale, clip_reward, power
+
+
+def test_clipping_keeps_what_does_not_apply():
+    assert clip_reward([25.0, None, -11.0, 0.5]) == [10.0, None, -10.0, 0.5]
+    tensor = clip_reward(torch.tensor([3.0, math.nan]), low=0.0, high=1.0)
+    assert tensor[0] == 1.0 and bool(torch.isnan(tensor[1]))
+    assert build("then", "clip_reward", {"high": 1.0})([2.0]) == [1.0]
+    with pytest.raises(ValueError, match="low must not be above high"):
+        clip_reward([1.0], low=2.0, high=1.0)
+
+
+def test_a_nan_is_passed_on_for_the_sum_to_name():
+    assert math.isnan(clip_reward([math.nan])[0])  # type: ignore[arg-type]
+
+
+def test_power_keeps_signs():
+    assert power([-2.0, 3.0, None], exponent=2.0) == [-4.0, 9.0, None]
+    with pytest.raises(ValueError, match="exponent"):
+        power([1.0], exponent=0.0)
+
+
+def test_scaling_divides_by_the_std_of_all_values_so_far():
+    scale = Scale()
+    assert scale([1.0, 3.0, None]) == [1.0, 3.0, None]
+    assert scale([6.0, 6.0]) == pytest.approx([6 / math.sqrt(4.5)] * 2)
+    centred = Scale(center=True, clip=1.2)
+    assert centred([0.0, 0.0, 0.0, 4.0]) == pytest.approx([-0.5773503, -0.5773503, -0.5773503, 1.2])
+
+
+def test_equal_values_are_divided_by_the_floor_not_by_zero():
+    assert Scale(center=True)([2.0, 2.0]) == [0.0, 0.0]
+    assert Scale(floor=0.5)([2.0, 2.0]) == [4.0, 4.0]
+
+
+def test_masked_positions_of_a_tensor_take_no_part():
+    x, mask = torch.tensor([[1.0, 3.0, 99.0]]), torch.tensor([[True, True, False]])
+    assert Scale()(x, mask)[0, :2].tolist() == [1.0, 3.0]
+
+
+def test_state_survives_a_checkpoint():
+    first, second = Scale(kind="ema", decay=0.5), Scale(kind="ema", decay=0.5)
+    first([1.0, 5.0])
+    second.load_state_dict(first.state_dict())
+    assert first([2.0, 9.0]) == second([2.0, 9.0])
+
+
+def test_wrong_settings_are_named():
+    for settings in ({"floor": 0.0}, {"clip": -1.0}):
+        with pytest.raises(ValueError, match="scale: floor and clip"):
+            Scale(**settings)
