@@ -32,7 +32,7 @@ class Arithmetic(GeneratedTask):
     name: ClassVar[str] = "arithmetic"
 
     ops: tuple[str, ...] = OPERATORS
-    levels: tuple[int, ...] = (2, 3, 4)
+    levels: tuple[int, ...] = (2, 3, 4, 5)
     question: str = "{}="
     impossible: float = 0.0
 

@@ -28,7 +28,7 @@ class KeyValue(GeneratedTask):
 
     name: ClassVar[str] = "key_value"
 
-    pairs: tuple[int, ...] = (4, 6, 8)
+    pairs: tuple[int, ...] = (2, 4, 6)
     key_length: int = 1
     value_length: int = 2
     position: float | None = None
