@@ -85,7 +85,9 @@ def test_budget_spends_until_its_first_limit():
 def test_budget_from_the_command_line():
     assert Budget.parse("generated_tokens=2e6") == Budget(generated_tokens=2_000_000)
     assert Budget.parse(["generated_tokens=2M, seconds=90", "judge_calls=1.5k"]).limits == {
-        "generated_tokens": 2e6, "seconds": 90, "judge_calls": 1500,
+        "generated_tokens": 2e6,
+        "seconds": 90,
+        "judge_calls": 1500,
     }
 
 

@@ -229,5 +229,3 @@ def _verdict(c: Comparison, p: float | None, better: str, level: float) -> Compa
         return replace(c, p_holm=p, verdict=outcome.GAIN if won else outcome.LOSS)
     reason = "its interval alone leaves out zero, but not after Holm's correction" if d.excludes_zero else ""
     return replace(c, p_holm=p, reason=reason)
-
-

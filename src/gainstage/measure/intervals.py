@@ -52,14 +52,16 @@ def _clip(value: float, bounds: tuple[float, float] | None) -> float:
     return value if bounds is None else float(min(max(value, bounds[0]), bounds[1]))
 
 
+def _t_quantile(share: float, freedom: int) -> float:
+    return float(special.stdtrit(freedom, share))
+
+
 def _check_level(level: float) -> None:
     if not 0 < level < 1:
         raise ValueError(f"level must lie in (0, 1), got {level}")
 
 
-def mean_interval(
-    values: Sequence[float], level: float = 0.95, bounds: tuple[float, float] | None = None
-) -> Estimate:
+def mean_interval(values: Sequence[float], level: float = 0.95, bounds: tuple[float, float] | None = None) -> Estimate:
     """Mean over runs with Student's t interval, cut to `bounds` (a rate never leaves [0, 1]).
 
     One run gives no interval, nor do runs without any spread: a width of zero would be a claim of certainty.
@@ -70,7 +72,7 @@ def mean_interval(
     spread = float(x.std(ddof=1)) if x.size > 1 else 0.0
     if _no_spread(spread, x):
         return Estimate(mean, n=x.size, level=level, method="t")
-    half = stats.t.ppf((1 + level) / 2, x.size - 1) * spread / math.sqrt(x.size)
+    half = _t_quantile((1 + level) / 2, x.size - 1) * spread / math.sqrt(x.size)
     return Estimate(mean, _clip(mean - half, bounds), _clip(mean + half, bounds), x.size, level, "t")
 
 
@@ -114,8 +116,8 @@ def paired_difference(
             mean, n=d.size, level=level, method="no spread", p=1.0 if mean == 0 else None, sd=0.0, differences=pairs
         )
     scale = (noise if flat else sd) / math.sqrt(d.size)
-    half = stats.t.ppf((1 + level) / 2, d.size - 1) * scale
-    p = float(2 * stats.t.sf(abs(mean) / scale, d.size - 1))
+    half = _t_quantile((1 + level) / 2, d.size - 1) * scale
+    p = float(2 * special.stdtr(d.size - 1, -abs(mean) / scale))
     method = "paired t, evaluation noise" if flat else "paired t"
     low, high = _clip(mean - half, bounds), _clip(mean + half, bounds)
     return PairedDifference(mean, low, high, d.size, level, method, p, 0.0 if flat else sd, pairs)
@@ -199,7 +201,7 @@ def power(effect: float, sd: float, n: int, alpha: float = 0.05) -> float:
         return 0.0
     if sd <= 0:
         raise ValueError(f"power: sd must be positive, got {sd}")
-    critical = stats.t.ppf(1 - alpha / 2, n - 1)
+    critical = _t_quantile(1 - alpha / 2, n - 1)
     shift = abs(effect) / sd * math.sqrt(n)
     above, below = stats.nct.sf(critical, n - 1, shift), stats.nct.cdf(-critical, n - 1, shift)
     if not math.isfinite(above):  # far out in the tail the noncentral t of scipy gives nan

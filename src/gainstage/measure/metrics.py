@@ -35,11 +35,16 @@ class Metric:
             return NONE
         return f"{number(100 * value, 1)} %" if self.rate else short(value)
 
-    def change(self, value: float | None) -> str:
-        """A signed difference; of rates in percentage points."""
+    def change(self, value: float | None, beside: float | None = None) -> str:
+        """A signed difference; of rates in percentage points. `beside`: with the digits of that value's text."""
         if value is None or not math.isfinite(value):
             return NONE
-        body = number(abs(100 * value), 1) if self.rate else short(abs(value))
+        if self.rate:
+            body = number(abs(100 * value), 1)
+        elif beside is not None and 1e-3 <= abs(beside) < 9_999:
+            body = number(abs(value), len(short(beside).partition(".")[2]))
+        else:
+            body = short(abs(value))
         zero = not any(digit in "123456789" for digit in body)
         return ("" if zero else "+" if value > 0 else MINUS) + body
 

@@ -26,10 +26,24 @@ from gainstage.measure.intervals import (
 )
 
 __all__ = [
-    "Estimate", "PairedDifference", "by_task", "clustered_rate", "holm", "iqm", "mean_interval",
-    "minimum_detectable_effect", "paired_difference", "performance_profile", "power", "probability_of_improvement",
-    "runs_needed", "sampling_error", "standard_error_of_task_mean", "standard_error_of_weighted_mean",
-    "stratified_bootstrap", "wilson",
+    "Estimate",
+    "PairedDifference",
+    "by_task",
+    "clustered_rate",
+    "holm",
+    "iqm",
+    "mean_interval",
+    "minimum_detectable_effect",
+    "paired_difference",
+    "performance_profile",
+    "power",
+    "probability_of_improvement",
+    "runs_needed",
+    "sampling_error",
+    "standard_error_of_task_mean",
+    "standard_error_of_weighted_mean",
+    "stratified_bootstrap",
+    "wilson",
 ]
 
 Scores = Mapping[str, Sequence[float]]

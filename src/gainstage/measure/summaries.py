@@ -124,9 +124,7 @@ def _mean_by(books: Sequence[dict[str, dict[str, float]]]) -> dict[str, dict[str
     return out
 
 
-def equal_spend(
-    arms: Sequence[Arm], comparable: Sequence[str], metric: str, level: float
-) -> dict[str, EqualSpend]:
+def equal_spend(arms: Sequence[Arm], comparable: Sequence[str], metric: str, level: float) -> dict[str, EqualSpend]:
     """Every axis on which all curves reach a common spend; differences for the comparable arms only."""
     out = {}
     shown = describe(metric)
