@@ -170,6 +170,14 @@ def test_preference_learner_keeps_pairs_together():
         optimise(learner, shuffled, ctx)
 
 
+def test_the_optimizers_own_settings_override_the_learners():
+    learner = build("update", "value", {"optimizer": {"adamw": {"weight_decay": 0.3}}, "weight_decay": 0.1})
+    learner.start(context(Role()))
+    assert [g["weight_decay"] for g in learner.opt.param_groups] == [0.3]
+    with pytest.raises(RecipeError, match="set the learner's own `lr`"):
+        build("update", "value", {"optimizer": {"adamw": {"lr": 0.3}}}).start(context(Role()))
+
+
 # --- policy ---------------------------------------------------------------------------------------------------------
 
 

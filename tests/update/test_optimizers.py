@@ -115,6 +115,22 @@ def test_muon_steps_are_nearly_orthogonal_and_follow_the_rate_of_the_group():
     assert float(values.median()) > 0.6 and float(values.max()) < 1.4
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_closure_is_called_and_its_loss_returned(kind):
+    net = Net()
+    optimizer = build_optimizer(net.named_parameters(), kind, lr=0.01, module=net)
+    before, first = net.hidden[0].weight.detach().clone(), float(loss_of(net).detach())
+
+    def closure():
+        with torch.enable_grad():
+            loss = loss_of(net)
+            loss.backward()
+        return float(loss.detach())
+
+    assert optimizer.step(closure) == pytest.approx(first)
+    assert not torch.equal(before, net.hidden[0].weight)
+
+
 def test_tied_weights_are_stepped_once():
     net = Net()
     net.lm_head.weight = net.embed.weight

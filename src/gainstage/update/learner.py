@@ -50,10 +50,10 @@ class Learner:
             raise RecipeError(f"update: nothing to train in roles {self.train}")
         kind, settings = _one(self.optimizer)
         module = getattr(ctx.models[self.train[0].split(".")[0]], "module", None)
-        self.opt = build_optimizer(
-            named, kind=kind, lr=self.lr, betas=self.betas, eps=self.eps, weight_decay=self.weight_decay, module=module,
-            **settings,
-        )
+        if "lr" in settings:
+            raise RecipeError(f"update: set the learner's own `lr`, not optimizer.{kind}.lr: the schedule works on it")
+        shared: dict[str, Any] = {"lr": self.lr, "betas": self.betas, "eps": self.eps, "weight_decay": self.weight_decay}
+        self.opt = build_optimizer(named, kind=kind, module=module, **(shared | settings))
         self.named = named
 
     def parameters(self, ctx: Ctx) -> Iterable[tuple[str, torch.nn.Parameter]]:

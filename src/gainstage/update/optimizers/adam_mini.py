@@ -58,13 +58,15 @@ class AdamMini(Optimizer):
         for group in self.param_groups:
             group["rules"] = [self.blocks[id(parameter)].rule for parameter in group["params"]]
 
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        loss = None if closure is None else closure()
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
                     self._step(parameter, group)
+        return loss
 
+    @torch.no_grad()
     def _step(self, parameter: nn.Parameter, group: dict[str, Any]) -> None:
         blocks, state, (b1, b2) = self.blocks[id(parameter)], self.state[parameter], group["betas"]
         grad = parameter.grad

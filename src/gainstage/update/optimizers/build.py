@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
 import torch
@@ -62,7 +62,8 @@ def decay_groups(
 ) -> list[dict[str, Any]]:
     """Parameter groups: matrices with `weight_decay`; biases, norms and 1-D tensors without. None is empty."""
     owner = owners(module)
-    decayed, plain = [], []
+    decayed: list[nn.Parameter] = []
+    plain: list[nn.Parameter] = []
     for name, parameter in named:
         exempt = parameter.dim() < 2 or name.endswith("bias") or is_norm(owner.get(id(parameter)))
         (plain if exempt else decayed).append(parameter)
@@ -146,7 +147,7 @@ def muon(
     parts: list[Optimizer] = []
     if hidden:
         group = {"params": hidden, "lr_scale": lr_scale}
-        size = {"ns_steps": ns_steps, "adjust_lr_fn": "match_rms_adamw"}
+        size: dict[str, Any] = {"ns_steps": ns_steps, "adjust_lr_fn": "match_rms_adamw"}
         parts.append(torch.optim.Muon([group], lr, weight_decay, momentum, nesterov, **size))
     if rest := [(n, p) for n, p in named if id(p) not in chosen]:
         parts.append(AdamW(decay_groups(rest, weight_decay, module), lr=lr, betas=betas, eps=eps))
@@ -169,10 +170,11 @@ class Joined(Optimizer):
             part.state = self.state
             start = stop
 
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        loss = None if closure is None else closure()
         for part in self.parts:
             part.step()
+        return loss
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         super().load_state_dict(state_dict)

@@ -171,7 +171,7 @@ class Partition:
         return any("attn" in word.lower() or "attention" in word.lower() for word in (*parts[:-1], *classes))
 
     def _counts(self, name: str, owner: Owner | None) -> tuple[int, int]:
-        places = [] if owner is None else [owner.parent, owner.module]
+        places: list[object] = [] if owner is None else [owner.parent, owner.module]
         places += [getattr(place, "config", None) for place in (*places, self.module)]
         heads = self.heads or _first(places, ("num_heads", "n_heads", "n_head", "num_attention_heads"))
         if not heads:

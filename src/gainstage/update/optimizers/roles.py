@@ -42,7 +42,8 @@ def is_embedding_or_head(name: str, parameter: nn.Parameter, owner: Owner | None
     """Whether a matrix maps from ids or to the outputs. By class and by the root's own accessor, else by name."""
     if owner is not None and isinstance(owner.module, nn.Embedding):
         return True
-    head = module.get_output_embeddings() if hasattr(module, "get_output_embeddings") else None
+    accessor = getattr(module, "get_output_embeddings", None)
+    head = accessor() if callable(accessor) else None
     if head is not None and getattr(head, "weight", None) is parameter:
         return True
     parts = name.split(".")

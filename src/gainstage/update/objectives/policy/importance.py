@@ -6,6 +6,7 @@ stands there (NaN, infinities) reaches neither loss nor gradient.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Literal
 
 import torch
@@ -57,7 +58,7 @@ def cumulative_weight(logp: Tensor, other: Tensor, mask: Tensor, cap: float = 2.
     return torch.where(mask.bool(), running.exp().clamp(max=cap), 0.0)
 
 
-KINDS = {
+KINDS: dict[str, Callable[..., Tensor]] = {
     "truncated": truncated_weight,
     "clipped": clipped_weight,
     "shaped": shaped_weight,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import AfterValidator, Field
@@ -19,12 +19,12 @@ K1_REFUSED = (
 )
 
 
-def _loss_kind(kind: str) -> str:
+def _loss_kind(kind: str) -> Literal["k2", "k3"]:
     if kind == "k1":
         raise ValueError(K1_REFUSED)
     if kind not in ("k2", "k3"):
         raise ValueError(f"kind must be k2 or k3, got {kind!r}")
-    return kind
+    return "k2" if kind == "k2" else "k3"
 
 
 def reference_kl_terms(logp: Tensor, ref: Tensor, mask: Tensor, kind: str = "k3") -> Tensor:
