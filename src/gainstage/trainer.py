@@ -208,8 +208,8 @@ class Trainer:
                 for column, value in found.items():
                     batch[column] = value
                 if part.has("statistics"):
-                    for name, number in part.it.statistics(batch).items():
-                        self.log(name, number)
+                    for name, value in part.it.statistics(batch).items():
+                        self.log(name, value)
             if number == 0:
                 self.on_batch(self.iteration, batch)
             for minibatch in self._split(batch, plan, number):

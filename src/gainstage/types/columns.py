@@ -160,6 +160,9 @@ class Batch:
             yield self
             return
         lengths = self.real().sum(1)
+        if int(lengths.sum()) <= tokens:
+            yield self
+            return
         order = torch.argsort(lengths, stable=True).tolist()
         start, spent = 0, 0
         for position, row in enumerate(order):
