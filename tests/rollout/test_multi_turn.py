@@ -298,7 +298,7 @@ def test_settings_are_checked():
     assert MultiTurn().requires == ("env",)
 
 
-# -- with a real model --------------------------------------------------------------------------------------------------
+# -- with a real model -----------------------------------------------------------------------------------------------
 
 CHAT = (
     "{% for m in messages %}<s>{{ m['role'] }}:{{ m['content'] }}<end>\n{% endfor %}"

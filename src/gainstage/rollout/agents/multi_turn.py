@@ -177,7 +177,7 @@ class MultiTurn:
 
     def _act(self, live: Sequence[Episode], turn: int, ctx: Ctx) -> list[tuple[Episode, Completion]]:
         """One completion per live episode: one call of the engine per role. Each turn draws fresh noise."""
-        acted = []
+        acted: list[tuple[Episode, Completion]] = []
         for policy in {id(episode.policy): episode.policy for episode in live}.values():
             members = [episode for episode in live if episode.policy is policy]
             wanted = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from gainstage.ops.calls import parse_calls
@@ -156,7 +156,8 @@ class Calculator(GeneratedTask):
             op = "+" if op == "-" and operand > value else op  # results stay natural numbers
             value = {"+": value + operand, "-": value - operand, "*": value * operand}[op]
             text += f"{op}{operand}"
-        return self.problem(_ordered(text), self._prompt(text), str(value), float(count), expression=text)
+        made = self.problem(_ordered(text), self._question(text), str(value), float(count), expression=text)
+        return made if self.style == "tag" else replace(made, prompt=self._conversation(made.prompt))
 
     def open(self, problem: Problem) -> ToolEnv:
         """A fresh environment for one episode."""
@@ -174,14 +175,13 @@ class Calculator(GeneratedTask):
         """The worked episode as one text, what the tool says included."""
         return "".join(text for _, text in self.segments(problem, rng, noise))
 
-    def _prompt(self, expression: str) -> str | list[Message]:
+    def _question(self, expression: str) -> str:
         if self.style == "tag":
             return f"calc {expression}\n"
-        question = (
-            f"Work out {expression} with the tool calc, one operation a call. End with = and the number, like =42"
-        )
-        if self.per_call > 1:
-            question = question.replace("one operation", f"at most {self.per_call} operations")
+        most = "one operation" if self.per_call == 1 else f"at most {self.per_call} operations"
+        return f"Work out {expression} with the tool calc, {most} a call. End with = and the number, like =42"
+
+    def _conversation(self, question: str | Sequence[Message]) -> list[Message]:
         return [{"role": "system", "content": self._tools().describe()}, {"role": "user", "content": question}]
 
     def _tools(self) -> ToolRegistry:
