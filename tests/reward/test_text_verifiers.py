@@ -149,6 +149,8 @@ def test_tolerances_steps_and_nan():
     assert [within(p, 100, steps=steps) for p in (100, 109, 115, 125)] == [1.0, 0.8, 0.5, 0.0]
     assert within(1, 0, relative=0.5, steps=steps) == 0.0
     assert within(math.nan, 1.0, tol=9) == 0.0 and within(math.inf, 1.0, relative=1.0) == 0.0
+    assert within(Fraction("10.3"), Fraction(10), tol=0.3) == 1.0
+    assert within(10**399, 10**399 + 1) == 0.0 and within(10**399, 10**399 + 1, tol=1) == 1.0
     with pytest.raises(ValueError, match="must not be negative"):
         within(1, 1, tol=-1)
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
-Dim = int | Sequence[int] | None
+Dim = int | tuple[int, ...] | None
 
 
 def masked_sum(x: Tensor, mask: Tensor, dim: Dim = None) -> Tensor:
@@ -42,7 +40,7 @@ def masked_mean(x: Tensor, mask: Tensor, weight: Tensor | None = None, dim: Dim 
 def masked_var(x: Tensor, mask: Tensor, ddof: int = 0, dim: Dim = None) -> Tensor:
     """Variance over the true positions, divisor `n - ddof`; 0 where `n <= ddof` (nothing to estimate it from)."""
     mask = mask.bool().expand_as(x)
-    dims = tuple(range(x.dim())) if dim is None else ((dim,) if isinstance(dim, int) else tuple(dim))
+    dims = tuple(range(x.dim())) if dim is None else ((dim,) if isinstance(dim, int) else dim)
     clean = torch.where(mask, x, torch.zeros_like(x))
     count = mask.sum(dims, keepdim=True)
     mean = clean.sum(dims, keepdim=True) / count.clamp(min=1)

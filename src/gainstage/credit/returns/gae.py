@@ -130,12 +130,7 @@ class Gae:
         values = written.get("values", batch.columns.get("values"))
         if values is None:
             raise ValueError("gae: the rollout has recorded no values; name the role that estimates them in gae.role")
-        advantages, returns = gae(
-            batch.rewards_at("step"),
-            values,
-            *(batch.columns.get(name) for name in ("next_values", "terminated", "cut")),
-            gamma=self.gamma,
-            lam=self.lam,
-            mask=batch["mask"],
-        )
+        next_values, terminated, cut = (batch.columns.get(name) for name in ("next_values", "terminated", "cut"))
+        rewards, mask = batch.rewards_at("step"), batch["mask"]
+        advantages, returns = gae(rewards, values, next_values, terminated, cut, self.gamma, self.lam, mask)
         return {**written, "advantages": advantages, "returns": returns}

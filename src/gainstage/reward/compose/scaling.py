@@ -21,7 +21,7 @@ def _apply(values: Values, transform: Callable[[Tensor], Tensor]) -> Values:
     if isinstance(values, Tensor):
         return transform(values)
     numbers = torch.tensor([math.nan if v is None else float(v) for v in values], dtype=torch.float64)
-    return [None if v is None else x for v, x in zip(values, transform(numbers).tolist(), strict=True)]  # type: ignore[return-value]
+    return [None if v is None else x for v, x in zip(values, transform(numbers).tolist(), strict=True)]
 
 
 @component("then")

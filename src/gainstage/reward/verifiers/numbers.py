@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -62,23 +63,25 @@ def within(
     """Credit in [0, 1] for `p` where `t` is right.
 
     1 within `tol` or within `relative` of |t|; else the credit of the smallest step `(relative error, credit)` that
-    holds the error; else 0. Without any tolerance only equal values count. A NaN is never right.
+    holds the error; else 0. Without any tolerance only equal values count. NaN and infinity are never right.
 
     Raises:
         ValueError: a negative tolerance.
     """
     if tol < 0 or relative < 0:
         raise ValueError(f"within: tolerances must not be negative, got {tol} and {relative}")
-    if p != p or t != t:
+    if any(isinstance(x, float) and not math.isfinite(x) for x in (p, t)):
         return 0.0
-    error = abs(p - t)
-    if p == t or error <= max(tol, relative * abs(float(t))):
+    p, t = Fraction(p), Fraction(t)
+    error, scale = abs(p - t), abs(t)
+    if error <= max(_as_written(tol), _as_written(relative) * scale):
         return 1.0
-    scale = abs(float(t))
-    for size, credit in sorted(steps):
-        if scale and float(error) <= size * scale:
-            return credit
-    return 0.0
+    return next((credit for size, credit in sorted(steps) if scale and error <= _as_written(size) * scale), 0.0)
+
+
+def _as_written(setting: float) -> Fraction:
+    """0.3 as 3/10, not as the binary number below it."""
+    return Fraction(str(setting))
 
 
 @component("reward")

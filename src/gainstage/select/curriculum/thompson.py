@@ -99,8 +99,8 @@ class ThompsonSelector:
         ranked = candidates[
             torch.argsort(score, descending=True, stable=True)
         ].tolist()  # ties: order of the permutation
-        at_random = sum(torch.rand(n) < self.uniform_mix).item() if self.uniform_mix else 0
-        picks = ranked[: n - int(at_random)]
+        at_random = int((torch.rand(n) < self.uniform_mix).sum()) if self.uniform_mix else 0
+        picks = ranked[: n - at_random]
         rest = [i for i in torch.randperm(size).tolist() if i not in set(picks)] if at_random else []
         picks += rest[: n - len(picks)]
         while len(picks) < n:
@@ -143,9 +143,11 @@ class Thompson:
             raise ValueError(f"thompson.uniform_mix must lie in [0, 1], got {self.uniform_mix}")
         self._belief = BetaDifficulty(0, *self.prior, lam_l=self.per_visit)
         self._index: dict[str, int] = {}
+        self._problems: list[Problem] | None = None
+        self._seen = 0
 
     def next(self, n: int, ctx: Any, inner: Any = None) -> list[Request]:
-        problems = train_problems(ctx)
+        problems = self._distinct(train_problems(ctx))
         self._know(problems)
         if n > len(problems):
             warnings.warn(f"thompson: {n} groups asked of {len(problems)} problems; some come twice", stacklevel=2)
@@ -153,13 +155,18 @@ class Thompson:
         picks = ThompsonSelector(self._belief, self.info, self.samples, self.pool, self.uniform_mix).select(n)
         return [request for i in picks for request in requests_for(problems[i], self.samples, ctx)]
 
+    def _distinct(self, problems: Sequence[Problem]) -> Sequence[Problem]:
+        """The problems without repeats: a problem that a data set holds twice has one belief."""
+        if self._problems is None or self._seen != len(problems):
+            self._seen = len(problems)
+            self._problems = list({problem.id: problem for problem in problems}.values())
+        return self._problems
+
     def _know(self, problems: Sequence[Problem]) -> None:
         """Beliefs in the order of the problems; evidence follows the problem's id."""
         if len(self._index) == len(problems) and self._index.get(problems[-1].id) == len(problems) - 1:
             return
         index = {problem.id: i for i, problem in enumerate(problems)}
-        if len(index) != len(problems):
-            raise ValueError("thompson: two problems of the task have one id")
         belief = BetaDifficulty(len(index), *self.prior, lam_l=self.per_visit)
         for name, old in self._index.items():
             if name in index:
