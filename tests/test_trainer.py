@@ -1,0 +1,236 @@
+"""The loop: resume, no-ops, failures, order of calls, metering."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from gainstage import checkpoint
+from gainstage.recipe import load
+from gainstage.registry import RecipeError, component
+from gainstage.running import Run
+from gainstage.tracking.folder import RunFolder, read_metrics
+from gainstage.trainer import RunError, Trainer
+
+TINY = ["plan.groups=4", "plan.minibatch=16", "evaluate.problems=4", "evaluate.samples=1"]
+
+
+def trainer(name: str, *overrides: str, **settings) -> Trainer:
+    return Trainer(load(name, [*TINY, *overrides]), **settings)
+
+
+def weights(made: Trainer, role: str = "policy") -> dict[str, torch.Tensor]:
+    return {key: value.clone() for key, value in made.models[role].module.state_dict().items()}
+
+
+def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
+
+
+@pytest.mark.parametrize("name", ["grpo", "ppo", "vade", "opd", "sft", "bnpo"])
+def test_resume_from_a_boundary_is_bit_equal(name: str, tmp_path) -> None:
+    """A run cut after each iteration and loaded from disk ends with the same bits."""
+    phases = {"opd"}
+    overrides = ["iterations=3"] if name not in phases else []
+    recipe = load(name, [*TINY, *overrides, *(["task.train_size=40"] if name == "vade" else [])])
+    if recipe.phases:
+        from gainstage.recipe import check
+
+        data = recipe.model_dump()
+        for phase in data["phases"]:
+            phase |= {"iterations": 2, "plan": {"groups": 4}}
+        recipe = check(data)
+    whole = Trainer(recipe)
+    whole.run()
+    total = whole.iteration
+    cut = Trainer(recipe)
+    for _ in range(total):
+        cut.stop_requested = False
+        cut.on_mark = lambda t: setattr(t, "stop_requested", True) or {}
+        cut.run()
+        checkpoint.save(tmp_path, cut.state_dict(), cut.models, fingerprint=recipe.fingerprint())
+        state, saved, _ = checkpoint.load(checkpoint.latest(tmp_path))
+        cut = Trainer(recipe)
+        cut.load_state_dict(state, saved)
+    assert cut.finished and cut.iteration == total
+    assert same(weights(whole), weights(cut))
+    assert {k: v for k, v in whole.meter.snapshot().items() if k != "seconds"} == {
+        k: v for k, v in cut.meter.snapshot().items() if k != "seconds"
+    }
+
+
+def test_same_seed_same_bits_and_other_seed_other_bits() -> None:
+    first, second, other = (trainer("grpo", "iterations=2", f"seed={seed}") for seed in (3, 3, 4))
+    for made in (first, second, other):
+        made.run()
+    assert same(weights(first), weights(second))
+    assert not same(weights(first), weights(other))
+
+
+def test_no_op_settings_are_bit_equal_to_the_base() -> None:
+    base = trainer("grpo", "iterations=2", "plan.minibatch=null")
+    base.run()
+    for overrides in (
+        ["plan.refill=3"],
+        ["plan.tokens_per_microbatch=null"],
+        ["credit.group_relative.floor=0.0"],
+        ["update.policy.every=1", "update.policy.warmup=0.0"],
+        ["save.every=0.9"],
+    ):
+        twin = trainer("grpo", "iterations=2", "plan.minibatch=null", *overrides)
+        twin.run()
+        assert same(weights(base), weights(twin)), overrides
+
+
+def test_zero_kl_weight_equals_no_reference() -> None:
+    with_role = trainer("grpo", "iterations=2", "update.policy.objectives.reference_kl.weight=0.0")
+    without = trainer("grpo", "iterations=2", "credit=[{group_relative: {}}, broadcast]", "update.policy.objectives=[clipped]")
+    with_role.run()
+    without.run()
+    assert same(weights(with_role), weights(without))
+    assert "reference" in with_role.models and "reference" not in without.models
+
+
+def test_grpo_and_rgra_coincide_at_one_update_a_batch() -> None:
+    """With one optimizer step a batch the ratio is 1 and the gradients are equal (arXiv 2603.18756)."""
+    rows: dict[str, list] = {"grpo": [], "rgra": []}
+    made = {}
+    for name in rows:
+        made[name] = trainer(name, "iterations=1", "plan.minibatch=null", "plan.groups=8", on_row=rows[name].append)
+        made[name].run()
+    assert rows["grpo"][0]["grad/norm"] == pytest.approx(rows["rgra"][0]["grad/norm"], rel=1e-5)
+    a, b = weights(made["grpo"]), weights(made["rgra"])
+    close = [float((a[k] - b[k]).abs().max()) for k in a]
+    assert max(close) < 5e-4
+
+
+def test_sampler_gap_is_measured_and_small() -> None:
+    rows: list[dict[str, float]] = []
+    trainer("grpo", "iterations=1", "plan.minibatch=null", on_row=rows.append).run()
+    assert abs(rows[0]["kl/sampler"]) < 1e-4
+    assert rows[0]["ratio/mean"] == pytest.approx(1, abs=1e-4)
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.5])
+def test_temperature_enters_the_trainers_logprobs(temperature: float) -> None:
+    """The first ratio is 1 at any temperature, for old, new and reference log-probs alike."""
+    rows: list[dict[str, float]] = []
+    trainer("grpo", "iterations=1", "plan.minibatch=null", f"rollout.generate.temperature={temperature}", on_row=rows.append).run()
+    assert rows[0]["ratio/mean"] == pytest.approx(1, abs=1e-3)
+    assert rows[0]["kl/ref"] == pytest.approx(0, abs=1e-5)
+
+
+def test_greedy_training_is_refused() -> None:
+    with pytest.raises(RecipeError, match="temperature"):
+        trainer("grpo", "rollout.generate.temperature=0")
+
+
+def test_dropped_groups_stay_paid() -> None:
+    made = trainer("dapo", "iterations=2")
+    made.run()
+    spent = made.meter.snapshot()
+    assert spent["answers"] >= spent["problems"] * 8
+    assert spent["generated_tokens"] >= spent["trained_tokens"]
+
+
+def test_nothing_to_train_on_stops_with_the_setting_to_change() -> None:
+    made = trainer("dapo", "iterations=50", "plan.max_empty=3", "plan.refill=1", "task.impossible=1.0")
+    with pytest.raises(RunError, match=r"3 iterations in a row.*plan\.refill"):
+        made.run()
+
+
+@component("reward", name="nan_now_and_then")
+def nan_now_and_then(problem, text, *, share: float = 0.5):
+    return float("nan") if len(text) % 2 else float(len(text) % 3)
+
+
+def test_non_finite_reward_drops_its_row_counted_and_named() -> None:
+    rows: list[dict[str, float]] = []
+    made = trainer("grpo", "iterations=2", "reward=nan_now_and_then", on_row=rows.append)
+    made.run()
+    assert sum(row.get("failures/reward/nan_now_and_then", 0) for row in rows) > 0
+    assert all(torch.isfinite(value).all() for value in weights(made).values())
+
+
+@component("credit", name="poison", needs=("mask",), writes=("advantages",))
+def poison(batch):
+    return {"advantages": torch.full(batch["mask"].shape, float("nan"))}
+
+
+def test_non_finite_step_never_reaches_the_weights(tmp_path) -> None:
+    recipe = load("grpo", [*TINY, "iterations=3", "credit=[reference_logprobs, poison]"])
+    run = Run(recipe, RunFolder.create("poisoned", parent=tmp_path))
+    before = weights(run.trainer)
+    with pytest.raises(RunError, match=r"No weight was changed.*update\.policy\.lr"), run.folder:
+        run.execute()
+    assert same(before, weights(run.trainer))
+    saved = list((tmp_path / "poisoned" / "failures").glob("*.safetensors"))
+    assert len(saved) == 1
+
+
+def test_run_folder_holds_everything(tmp_path) -> None:
+    recipe = load("grpo", [*TINY, "iterations=3", "save.every=0.3", "evaluate.every=0.5"])
+    with RunFolder.create("whole", parent=tmp_path) as folder:
+        record = Run(recipe, folder).execute()
+    rows = read_metrics(folder.path)
+    assert [row["iteration"] for row in rows] == [-1, 0, 1, 2]
+    assert "eval/arithmetic/pass@1" in rows[0]
+    for name in ("recipe.yaml", "environment.json", "metrics.jsonl", "record.json", "final/model.safetensors", "final/README.md"):
+        assert (folder.path / name).is_file(), name
+    assert list((folder.path / "rollouts").glob("*.parquet"))
+    assert record.spent["generated_tokens"] > 0 and record.evaluation_spent["generated_tokens"] > 0
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model = AutoModelForCausalLM.from_pretrained(folder.path / "final")
+    AutoTokenizer.from_pretrained(folder.path / "final")
+    trained = checkpoint.load(checkpoint.latest(folder.checkpoints))[1]["policy"]
+    assert all(torch.equal(model.state_dict()[key], value) for key, value in trained.items())
+
+
+def test_killed_run_resumes_to_the_same_bits(tmp_path) -> None:
+    recipe = load("grpo", [*TINY, "iterations=4", "save.every=0.25", "evaluate.every=0.5"])
+    with RunFolder.create("a", parent=tmp_path) as folder:
+        whole = Run(recipe, folder)
+        whole.execute()
+    folder = RunFolder.create("b", parent=tmp_path)
+    cut = Run(recipe, folder)
+
+    class Killed(BaseException):
+        pass
+
+    def die(row, made):
+        if made.iteration == 3:
+            raise Killed
+
+    cut.watch = die
+    with pytest.raises(Killed):
+        cut.execute()
+    folder._lock.release()
+    again = Run.resume(tmp_path / "b")
+    assert again.trainer.iteration in (2, 3)
+    with again.folder:
+        again.execute()
+    assert same(weights(whole.trainer), weights(again.trainer))
+    first, second = (read_metrics(tmp_path / name) for name in "ab")
+    keep = lambda rows: [{k: v for k, v in r.items() if not k.startswith(("time", "seconds", "budget/seconds"))} for r in rows]  # noqa: E731
+    assert keep(first) == keep(second)
+
+
+def test_group_of_one_is_refused_by_name() -> None:
+    with pytest.raises(RecipeError, match="samples"):
+        trainer("grpo", "select.shuffle.samples=1")
+
+
+def test_kl_paid_twice_is_refused() -> None:
+    with pytest.raises(RecipeError, match="paid twice"):
+        trainer("grpo", "reward=[task_verdict, {token_kl: {beta: 0.1}}]")
+
+
+def test_missing_column_is_refused_with_its_makers() -> None:
+    with pytest.raises(RecipeError, match=r"ref_logprobs"):
+        trainer("grpo", "credit=[{group_relative: {}}, broadcast]")
+
+
+def test_missing_capability_is_refused() -> None:
+    with pytest.raises(RecipeError, match="env"):
+        trainer("grpo", "rollout=[multi_turn]")
