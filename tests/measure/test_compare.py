@@ -227,6 +227,16 @@ def test_several_tasks_count_alike(make_run):
     assert single.tasks == ["x"] and single.comparisons[0].difference.value == 0
 
 
+def test_noise_and_bootstrap_follow_the_task_that_is_compared(make_run):
+    runs = [make_run(arm, seed, rate) for arm, rate in (("a", 0.5), ("b", 0.7)) for seed in range(3)]
+    alone = compare(runs)
+    for run in runs:
+        run.evaluation["easy"] = [replace(r, answers=r.answers[:1]) for r in run.evaluation["addition"]]
+    single, both = compare(runs, "eval/addition/pass@1"), compare(runs)
+    assert single.arms[0].sampling_error == alone.arms[0].sampling_error != both.arms[0].sampling_error
+    assert single.comparisons[0].bootstrap == alone.comparisons[0].bootstrap != both.comparisons[0].bootstrap
+
+
 def test_returns_are_not_cut_to_rates():
     runs = plain_runs({"a": by_seed([0, 0, 0]), "b": by_seed([0, 0, 0])})
     for run in runs:

@@ -170,14 +170,14 @@ def _compare(base: Arm, arm: Arm, scores: Scores, metric: str, better: str, leve
     shown = describe(metric)
     a = [scores[arm.name][seed] for seed in arm.seeds]
     b = [scores[base.name][seed] for seed in arm.seeds]
-    pair = paired_difference(a, b, level, difference_noise(base, arm), shown.difference_bounds)
+    pair = paired_difference(a, b, level, difference_noise(base, arm, metric), shown.difference_bounds)
     chance = probability_of_improvement(a, b)
     return Comparison(
         arm.name,
         base.name,
         outcome.NONE,
         difference=pair,
-        bootstrap=bootstrap_difference(base, arm, np.subtract(a, b), metric, level),
+        bootstrap=bootstrap_difference(base, arm, a, b, metric, level),
         probability=chance if better == "higher" else 1 - chance,
         detectable=minimum_detectable_effect(pair.sd, pair.n, 1 - level) if pair.sd else None,
         reason=_contaminated(base, arm),

@@ -42,7 +42,7 @@ th.plot{line-height:1.3;text-align:center;padding-bottom:8px}
 td.plot svg{width:248px}
 td:last-child:not(.n),th:last-child:not(.n){padding-left:24px;padding-right:0}
 td.say{white-space:nowrap}
-thead th.n{white-space:nowrap}
+thead th.n{overflow-wrap:anywhere;min-width:4.6em}
 tfoot td{border:0;padding-top:0;padding-bottom:0}
 tr.aside th,tr.aside td{color:var(--soft);font-weight:400;font-size:13px;padding-top:0}
 .quiet{color:var(--soft);font-weight:400}

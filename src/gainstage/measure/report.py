@@ -229,20 +229,34 @@ def _manifest(report: Report) -> str:
     """What was held equal, and the overlap of training and evaluation problems."""
     rows = [(name, value) for name, value in report.manifest.items() if value not in ("", [], {}, None, 0)]
     cells = "".join(f'<tr><th scope="row">{escape(str(k))}</th><td>{escape(_plain(v))}</td></tr>' for k, v in rows)
-    for arm, checks in report.contamination.items():
-        for check, found in checks.items():
-            text = f"{found['count']} of {found['evaluation']} evaluation problems, {found['training']} for training"
-            if found["examples"]:
-                text += "; for instance " + ", ".join(map(str, found["examples"]))
-            name = f"{arm}: overlap with training, {check}"
-            cells += f'<tr><th scope="row">{escape(name)}</th><td>{escape(text)}</td></tr>'
+    for name, text in _overlaps(report):
+        cells += f'<tr><th scope="row">{escape(name)}</th><td>{escape(text)}</td></tr>'
     if not cells:
         return ""
+    refused = any(c.verdict == outcome.INCOMPARABLE for c in report.comparisons)
+    about = "Settings of the baseline." if refused else "All runs agree in these, or the comparison would be refused."
     return (
-        '<section><h2>Held equal</h2><p class="about">Every run agrees with the baseline in these fields, or the '
-        f'comparison would be refused.</p><div class="wide"><table class="pairs"><tbody>{cells}</tbody></table></div>'
-        "</section>"
+        f'<section><h2>{"Settings" if refused else "Held equal"}</h2><p class="about">{about}</p>'
+        f'<div class="wide"><table class="pairs"><tbody>{cells}</tbody></table></div></section>'
     )
+
+
+def _overlaps(report: Report) -> list[tuple[str, str]]:
+    """Overlap of training and evaluation problems, once for all arms where they agree."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for arm, checks in report.contamination.items():
+        for check, overlap in checks.items():
+            text = (
+                f"{overlap['count']} of {overlap['evaluation']} evaluation problems, {overlap['training']} for training"
+            )
+            if overlap["examples"]:
+                text += "; for instance " + ", ".join(map(str, overlap["examples"]))
+            found.setdefault((check, text), []).append(arm)
+    every = len(report.contamination)
+    return [
+        (f"overlap with training, {check}" + ("" if len(arms) == every else f": {', '.join(arms)}"), text)
+        for (check, text), arms in found.items()
+    ]
 
 
 def _plain(value: object) -> str:

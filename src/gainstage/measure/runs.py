@@ -166,9 +166,8 @@ def read(numbers: Mapping[str, float | None], metric: str) -> float | None:
         values = [value for name, value in numbers.items() if _bare(name) == metric[len(ANY_TASK) :]]
     else:
         values = [numbers[metric]] if metric in numbers else []
-    if not values or any(value is None or not np.isfinite(value) for value in values):
-        return None
-    return float(np.mean(values))
+    known = [value for value in values if value is not None and np.isfinite(value)]
+    return float(np.mean(known)) if known and len(known) == len(values) else None
 
 
 def _bare(name: str) -> str | None:

@@ -10,10 +10,11 @@ import numpy as np
 from gainstage.measure import outcome
 from gainstage.measure.budget import AXES
 from gainstage.measure.curves.learning import Curve, learning_curve, reach, value_at
+from gainstage.measure.evaluate import EvalRecord
 from gainstage.measure.intervals import Estimate, PairedDifference, mean_interval, paired_difference, sampling_error
 from gainstage.measure.metrics import TAX, describe
 from gainstage.measure.outcome import ArmSummary, Comparison, EqualSpend
-from gainstage.measure.runs import ANY_TASK, Arm, read
+from gainstage.measure.runs import ANY_TASK, Arm, RunRecord, read
 from gainstage.measure.statistics import iqm, stratified_bootstrap
 
 CURVES = ("reward/mean", "length/mean", "length/truncated", "entropy/mean", "kl/ref", "kl/start", "kl/sampler")
@@ -21,48 +22,56 @@ Numbers = dict[tuple[str, int], dict[str, float]]
 """(arm, seed) -> final numbers."""
 
 
-def difference_noise(base: Arm, arm: Arm) -> float:
+def difference_noise(base: Arm, arm: Arm, metric: str) -> float:
     """Standard deviation of one difference that drawing evaluation answers causes; 0 where no verdicts are kept."""
-    errors = [arm_sampling_error(side) for side in (base, arm)]
-    return float(np.hypot(*errors)) if all(e is not None for e in errors) else 0.0
+    a, b = arm_sampling_error(base, metric), arm_sampling_error(arm, metric)
+    return 0.0 if a is None or b is None else float(np.hypot(a, b))
 
 
-def arm_sampling_error(arm: Arm) -> float | None:
-    """Root mean square over runs of the sampling error of a run's score (plain mean over tasks)."""
+def arm_sampling_error(arm: Arm, metric: str) -> float | None:
+    """Root mean square over runs of the sampling error of a run's pass@1; None for other metrics."""
     squares = []
     for run in arm.runs.values():
-        tasks = [[r.correct for r in records if r.correct] for records in run.evaluation.values()]
+        tasks = [[r.correct for r in records if r.correct] for records in _evaluations(run, metric)]
         if not tasks or not all(tasks):
             return None
         squares.append(sum(sampling_error(rows) ** 2 for rows in tasks) / len(tasks) ** 2)
     return float(np.sqrt(np.mean(squares)))
 
 
-def _matrix(arm: Arm, metric: str) -> np.ndarray | None:
-    """Share of right answers "R P" in order of seed and problem, where one task's pass@1 is what is compared."""
+def _evaluations(run: RunRecord, metric: str) -> list[list[EvalRecord]]:
+    """Records of the tasks that pass@1 is taken over; none where another metric is compared."""
     if describe(metric).name != "pass@1":
-        return None
+        return []
+    return [records for task, records in run.evaluation.items() if metric in (f"eval/{task}/pass@1", "eval/*/pass@1")]
+
+
+def _matrix(arm: Arm, metric: str, scores: Sequence[float]) -> np.ndarray | None:
+    """Share of right answers "R P" by seed and problem, where the scores are its means over one task's problems."""
     rows, ids = [], None
     for seed in arm.seeds:
-        evaluation = arm.runs[seed].evaluation
-        if len(evaluation) != 1:
-            return None
-        records = sorted(next(iter(evaluation.values())), key=lambda record: record.problem_id)
+        evaluations = _evaluations(arm.runs[seed], metric)
+        records = sorted(evaluations[0], key=lambda record: record.problem_id) if len(evaluations) == 1 else []
         here = [record.problem_id for record in records]
         if not here or any(not r.correct for r in records) or (ids is not None and here != ids):
             return None
         ids = here
         rows.append([float(np.mean(record.correct)) for record in records])
-    return np.array(rows)
+    matrix = np.array(rows)
+    return matrix if len(scores) == len(matrix) and np.allclose(matrix.mean(1), scores) else None
 
 
-def bootstrap_difference(base: Arm, arm: Arm, differences: np.ndarray, metric: str, level: float) -> Estimate | None:
-    a, b = _matrix(arm, metric), _matrix(base, metric)
-    nested = a is not None and b is not None and a.shape == b.shape and np.allclose((a - b).mean(1), differences)
-    return stratified_bootstrap([a - b if nested else differences], np.mean, level=level)
+def bootstrap_difference(
+    base: Arm, arm: Arm, scores: Sequence[float], base_scores: Sequence[float], metric: str, level: float
+) -> Estimate | None:
+    """Percentile bootstrap of the paired difference over seeds, and over problems where their verdicts are kept."""
+    a, b = _matrix(arm, metric, scores), _matrix(base, metric, base_scores)
+    pairs = np.subtract(scores, base_scores) if a is None or b is None or a.shape != b.shape else a - b
+    return stratified_bootstrap([pairs], np.mean, level=level)
 
 
 def with_side_effects(c: Comparison, arms: Sequence[Arm], numbers: Numbers, level: float) -> Comparison:
+    """The comparison with the paired changes of its side effects."""
     if c.verdict == outcome.INCOMPARABLE:
         return c
     base, arm = arms[0], next(a for a in arms if a.name == c.arm)
@@ -76,28 +85,33 @@ def with_side_effects(c: Comparison, arms: Sequence[Arm], numbers: Numbers, leve
 
 def side_effect(arm: Arm, numbers: Numbers, name: str) -> list[float]:
     """One value a seed, from the held-out evaluation where it has one, else from training; empty if any lacks it."""
-    values = []
+    values: list[float] = []
     for seed in arm.seeds:
         row = numbers[arm.name, seed]
         value = read(row, ANY_TASK + name)
-        values.append(read(row, name) if value is None else value)
-    return [] if any(value is None for value in values) else values
+        value = read(row, name) if value is None else value
+        if value is None:
+            return []
+        values.append(value)
+    return values
 
 
 def summary(arm: Arm, scores: dict[int, float], numbers: Numbers, metric: str, level: float) -> ArmSummary:
+    """One arm's score with its noise, side effects and spending."""
     values = [scores[seed] for seed in arm.seeds if seed in scores]
-    matrix = _matrix(arm, metric)
-    nested = matrix is not None and len(values) == len(matrix) and np.allclose(matrix.mean(1), values)
+    matrix = _matrix(arm, metric, values)
     effects = {name: row for name in TAX if (row := side_effect(arm, numbers, name))}
     runs = list(arm.runs.values())
     return ArmSummary(
         name=arm.name,
         seeds=arm.seeds,
         value=mean_interval(values, level, describe(metric).bounds) if values else None,
-        iqm=stratified_bootstrap([matrix if nested else np.array(values)], iqm, level=level) if values else None,
+        iqm=stratified_bootstrap([np.array(values) if matrix is None else matrix], iqm, level=level)
+        if values
+        else None,
         scores={str(seed): score for seed, score in scores.items()},
         spread=float(np.std(values, ddof=1)) if len(values) > 1 else None,
-        sampling_error=arm_sampling_error(arm) if describe(metric).name == "pass@1" else None,
+        sampling_error=arm_sampling_error(arm, metric),
         side_effects={name: mean_interval(row, level, describe(name).bounds) for name, row in effects.items()},
         spent=_spread([run.spent for run in runs]),
         spent_by=_mean_by([run.spent_by for run in runs]),
@@ -132,13 +146,11 @@ def equal_spend(arms: Sequence[Arm], comparable: Sequence[str], metric: str, lev
         spend = reach([run.curve for arm in arms for run in arm.runs.values()], metric, axis)
         if not spend:
             continue
-        at = {a.name: {s: value_at(r.curve, metric, axis, spend) for s, r in a.runs.items()} for a in arms}
-        values = {n: mean_interval([row[s] for s in sorted(row)], level, shown.bounds) for n, row in at.items()}
+        read_off = {a.name: [value_at(a.runs[s].curve, metric, axis, spend) for s in a.seeds] for a in arms}
+        at = {name: [value for value in row if value is not None] for name, row in read_off.items()}
+        values = {name: mean_interval(row, level, shown.bounds) for name, row in at.items()}
         base = at[arms[0].name]
-        pairs = {}
-        for name in comparable:
-            a, b = [at[name][seed] for seed in sorted(base)], [base[seed] for seed in sorted(base)]
-            pairs[name] = paired_difference(a, b, level, bounds=shown.difference_bounds)
+        pairs = {n: paired_difference(at[n], base, level, bounds=shown.difference_bounds) for n in comparable}
         out[axis] = EqualSpend(spend, values, pairs)
     return out
 

@@ -65,7 +65,7 @@ def differences(report: Report) -> Table:
         Column("arm", "", False),
         Column(f"difference{unit}", f"mean of the paired differences over seeds, with its t interval at {level}"),
         Column("P(better)", f"chance that a run of the arm beats a run of {report.baseline}; ties count one half"),
-        Column("p (Holm)", "two-sided paired t test, corrected by Holm for the number of comparisons"),
+        Column("p\u00a0(Holm)", "two-sided paired t test, corrected by Holm for the number of comparisons"),
         Column("detectable", "smallest true difference that this many seeds with this spread find four times in five"),
         Column("verdict", "confirmed only if the corrected test rejects equality", False),
     ]
@@ -169,7 +169,8 @@ def spent(report: Report) -> Table:
     for axis in axes:
         shown = describe(f"budget/{axis}")
         columns.append(Column(shown.label, f"{shown.meaning}, in {shown.unit}"))
-    rows, arms = [], []
+    rows: list[list[str]] = []
+    arms: list[int | None] = []
     for index, arm in enumerate(report.arms):
         rows.append([arm.name, *(_range(arm.spent.get(axis)) for axis in axes)])
         arms.append(index)
@@ -193,7 +194,8 @@ def components(report: Report) -> Table:
     axes = list(dict.fromkeys(x for arm in report.arms for book in arm.spent_by.values() for x in book))
     columns = [Column("arm", "", False), Column("component", "the part of the chain that caused the cost", False)]
     columns += [Column(describe(f"budget/{axis}").label, describe(f"budget/{axis}").meaning) for axis in axes]
-    rows, arms = [], []
+    rows: list[list[str]] = []
+    arms: list[int | None] = []
     for index, arm in enumerate(report.arms):
         for name, book in arm.spent_by.items():
             rows.append([arm.name, name or "(trainer)", *(short(book[x]) if x in book else NONE for x in axes)])
@@ -205,7 +207,8 @@ def parity(report: Report) -> Table:
     """Manifest fields that differ, with both values."""
     columns = [Column("arm", "", False), Column("field", "", False)]
     columns += [Column(report.baseline, "", False), Column("arm's value", "", False)]
-    rows, arms = [], []
+    rows: list[list[str]] = []
+    arms: list[int | None] = []
     for index, c in enumerate(report.comparisons, 1):
         for name, (left, right) in c.differing.items():
             rows.append([c.arm, name, NONE if left is None else str(left), NONE if right is None else str(right)])
