@@ -49,6 +49,15 @@ def test_a_reward_on_a_masked_last_token_reaches_the_last_decision(gamma: float)
     assert returns([0, 0, 1.0], [1, 1, 0], gamma) == [gamma, 1.0, 0.0]
 
 
+def test_the_component_does_not_lose_a_reward_on_a_masked_token():
+    made = batch_of([3], rewards=[[0.0, 0.0, 1.0]])
+    made["mask"] = torch.tensor([[True, True, False]])
+    assert Discounted(gamma=0.0).assign(made)["returns"].tolist() == [[0.0, 1.0, 0.0]]
+    assert made.rewards_at("row").tolist() == [1.0]
+    made["rewards"] = torch.tensor([[2.0, 1.0, math.nan]])
+    assert Discounted().assign(made)["returns"].tolist() == [[3.0, 1.0, 0.0]]
+
+
 def test_padding_cuts_and_may_hold_nan():
     r = torch.tensor([[1.0, math.nan, math.nan], [1.0, 2.0, 4.0]])
     mask = torch.tensor([[True, False, False], [True, True, True]])

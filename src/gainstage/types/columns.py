@@ -222,13 +222,14 @@ class Batch:
         row = self.columns.get("reward")
         turn = self.columns.get("turn_rewards")
         step = self.columns.get("rewards")
+        step = settle_on_decisions(step, self["mask"]) if step is not None else None
         if level == "row":
             total = torch.zeros(self.rows, device=self.device)
             total = total + row if row is not None else total
             total = total + (turn * self["turn_mask"]).sum(1) if turn is not None else total
-            return total + (step * self["mask"]).sum(1) if step is not None else total
+            return total + step.sum(1) if step is not None else total
         if level == "step":
-            total = step * self["mask"] if step is not None else torch.zeros(self["mask"].shape, device=self.device)
+            total = step if step is not None else torch.zeros(self["mask"].shape, device=self.device)
             if turn is not None:
                 total = total + place_on_turns(turn * self["turn_mask"], self["turn"], self["mask"])
             return total + place_on_last(row, self["mask"]) if row is not None else total
@@ -239,7 +240,7 @@ class Batch:
             if step is not None:
                 spread = torch.zeros_like(total)
                 index = self["turn"].clamp(0, total.shape[1] - 1)
-                total = total + spread.scatter_add(1, index, step * self["mask"])
+                total = total + spread.scatter_add(1, index, step)
             return total
         raise ValueError(f"rewards_at: level must be row, turn or step, got {level!r}")
 
@@ -249,6 +250,15 @@ def place_on_last(values: Tensor, mask: Tensor) -> Tensor:
     positions = torch.arange(mask.shape[1], device=mask.device)
     last = torch.where(mask, positions, -1).amax(1, keepdim=True)
     return torch.where((positions == last) & mask, values.unsqueeze(1).to(torch.float32), 0.0)
+
+
+def settle_on_decisions(values: Tensor, mask: Tensor) -> Tensor:
+    """`values "B T"` on decisions alone: what stands between two of them (tool output, padding) joins the one
+    before it, or the row's first where there is none. NaN outside the mask is 0; a row without decisions loses all."""
+    values = torch.where(mask, values, torch.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0))
+    number = (mask.cumsum(1) - 1).clamp(min=0)
+    sums = torch.zeros_like(values).scatter_add(1, number, values)
+    return torch.where(mask, sums.gather(1, number), torch.zeros_like(values))
 
 
 def place_on_turns(values: Tensor, turn: Tensor, mask: Tensor) -> Tensor:
