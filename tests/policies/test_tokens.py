@@ -34,7 +34,10 @@ def words(template=None, first="<s>", last=""):
             single=f"{first} $A {last}".strip(), special_tokens=[("<s>", 1), ("</s>", 2)]
         )
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=core, bos_token="<s>" if first else None, eos_token="</s>", unk_token="<unk>",
+        tokenizer_object=core,
+        bos_token="<s>" if first else None,
+        eos_token="</s>",
+        unk_token="<unk>",
         additional_special_tokens=[] if first else ["<s>"],
     )
     tokenizer.chat_template = template
@@ -50,22 +53,28 @@ def bytes_tokenizer():
     return PreTrainedTokenizerFast(tokenizer_object=core)
 
 
-TEMPLATE = "<s> {% for m in messages %}{{ m['role'] }} {{ m['content'] }} : {% endfor %}" \
+TEMPLATE = (
+    "<s> {% for m in messages %}{{ m['role'] }} {{ m['content'] }} : {% endfor %}"
     "{% if add_generation_prompt %}assistant{% endif %}"
+)
 
 
 def test_opener_stands_once_when_template_and_post_processor_both_write_it():
     tokenizer = words(TEMPLATE)
-    rendered = tokenizer.apply_chat_template([{"role": "user", "content": "hello"}], tokenize=False,
-                                             add_generation_prompt=True)
+    rendered = tokenizer.apply_chat_template(
+        [{"role": "user", "content": "hello"}], tokenize=False, add_generation_prompt=True
+    )
     assert tokenizer(rendered)["input_ids"][:2] == [1, 1]  # the fault this guards against
     assert encode_prompt(tokenizer, [{"role": "user", "content": "hello"}]) == [1, 3, 7, 5, 4]
 
 
 def test_conversation_equals_the_ordinary_rendering():
     tokenizer = words(TEMPLATE)
-    messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"},
-                {"role": "user", "content": "hi hi"}]
+    messages = [
+        {"role": "user", "content": "hi"},
+        {"role": "assistant", "content": "hello"},
+        {"role": "user", "content": "hi hi"},
+    ]
     ordinary = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
     assert encode_prompt(tokenizer, messages) == list(ordinary)
 

@@ -17,7 +17,13 @@ from gainstage.types import Author, Ctx, Problem, Stop, Trajectory, Verdict, col
 def trajectory(text, answer="4", prompt="2+2?", **meta):
     author = torch.tensor([Author.PROMPT, Author.POLICY, Author.ENV, Author.POLICY])
     return Trajectory(
-        Problem("p", prompt, answer, meta=meta), 0, 0, 0, "policy", 0, Stop.EOS,
+        Problem("p", prompt, answer, meta=meta),
+        0,
+        0,
+        0,
+        "policy",
+        0,
+        Stop.EOS,
         {"tokens": torch.tensor([9, 5, 8, 6]), "author": author, "mask": author == Author.POLICY},
         info={"completion": text},
     )
@@ -25,8 +31,15 @@ def trajectory(text, answer="4", prompt="2+2?", **meta):
 
 def context(judge=None, **task):
     logged = []
-    ctx = Ctx({}, SimpleNamespace(name="sums", **task), None, None, iteration=3, judge=judge,
-              log=lambda name, value: logged.append((name, value)))
+    ctx = Ctx(
+        {},
+        SimpleNamespace(name="sums", **task),
+        None,
+        None,
+        iteration=3,
+        judge=judge,
+        log=lambda name, value: logged.append((name, value)),
+    )
     return ctx, logged
 
 
@@ -184,8 +197,13 @@ def test_missing_column_is_named(tmp_path):
 
 @pytest.mark.parametrize(
     ("path", "match"),
-    [("nowhere.py:f", "no file"), ("my_reward", "write it as"), ("{dir}/bad.py:f", "SyntaxError"),
-     ("{dir}/ok.py:f", "it has other"), ("{dir}/ok.py:other", "fit no known signature")],
+    [
+        ("nowhere.py:f", "no file"),
+        ("my_reward", "write it as"),
+        ("{dir}/bad.py:f", "SyntaxError"),
+        ("{dir}/ok.py:f", "it has other"),
+        ("{dir}/ok.py:other", "fit no known signature"),
+    ],
 )
 def test_wrong_paths(tmp_path, path, match):
     (tmp_path / "bad.py").write_text("def f(:\n")

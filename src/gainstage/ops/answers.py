@@ -237,7 +237,7 @@ def same(a: Node, b: Node) -> Same:
     Raises:
         TooLarge: a number in them is not worth computing.
     """
-    a, b = _bare(a, b), _bare(b, a)
+    a, b = bare(a, b), bare(b, a)
     if a == b:
         return True
     kinds = {a[0], b[0]}
@@ -246,7 +246,7 @@ def same(a: Node, b: Node) -> Same:
     if kinds == {"matrix"}:
         return _same_matrix(a, b)
     if kinds == {"union"}:
-        return _any_order(_pieces(a), _pieces(b))
+        return _any_order(pieces(a), pieces(b))
     if kinds & {"rel", "chain", "pm"}:
         return None
     if kinds & {"seq", "matrix", "union"}:
@@ -259,7 +259,7 @@ def same(a: Node, b: Node) -> Same:
     return left == right if left is not None and right is not None else None
 
 
-def _bare(node: Node, other: Node) -> Node:
+def bare(node: Node, other: Node) -> Node:
     """Without what only names the value: `x =` in front, a unit behind, where the other side has none."""
     if node[0] == "rel" and node[1] in ("=", "in") and node[2][0] in ("sym", "word") and other[0] != "rel":
         node = node[3]
@@ -308,8 +308,8 @@ def _vector(a: Node, b: Node) -> Same:
     return _all(same(x, y) for x, y in zip(cells, tuple_[3], strict=True)) if len(cells) == len(tuple_[3]) else False
 
 
-def _pieces(node: Node) -> list[Node]:
-    return _pieces(node[1]) + _pieces(node[2]) if node[0] == "union" else [node]
+def pieces(node: Node) -> list[Node]:
+    return pieces(node[1]) + pieces(node[2]) if node[0] == "union" else [node]
 
 
 def _any_order(left: Sequence[Node], right: Sequence[Node]) -> Same:

@@ -14,7 +14,8 @@ import sysconfig
 
 NEWNS, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET = 0x20000, 0x4000000, 0x8000000, 0x10000000, 0x20000000, 0x40000000
 _RDONLY, _NOSUID, _NODEV, _NOEXEC, _REMOUNT, _BIND, _REC, _PRIVATE = 1, 2, 4, 8, 32, 4096, 16384, 1 << 18
-_LOCKED = {"nosuid": _NOSUID, "nodev": _NODEV, "noexec": _NOEXEC, "noatime": 1024, "nodiratime": 2048, "relatime": 1 << 21}
+_ATIME = {"noatime": 1024, "nodiratime": 2048, "relatime": 1 << 21}
+_LOCKED = {"nosuid": _NOSUID, "nodev": _NODEV, "noexec": _NOEXEC} | _ATIME
 NOBODY = 65534
 
 

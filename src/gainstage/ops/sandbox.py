@@ -11,6 +11,7 @@ written to forge its own evidence is not excluded.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
@@ -163,10 +164,8 @@ def _run(job: dict[str, Any], limits: Limits) -> tuple[str, str, bool]:
             pass
         pieces, ended = _drain(process.stdout.fileno(), read, limits)
     finally:
-        try:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            pass
         process.wait()
         process.stdout.close()
         os.close(read)
@@ -199,7 +198,9 @@ def _drain(log: int, evidence: int, limits: Limits) -> tuple[list[bytes], bool]:
 
 def _report(evidence: str, log: str, ended: bool, nonce: str, total: int) -> TestReport | Failure:
     passed: set[int] = set()
-    failure, isolation, started = None, (), False
+    failure: str | None = None
+    isolation: tuple[str, ...] = ()
+    started = False
     for line in evidence.splitlines():
         mark, _, said = line.partition(" ")
         if mark != nonce:

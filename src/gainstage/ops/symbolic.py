@@ -14,8 +14,8 @@ import sympy
 from gainstage.ops import answers, extras
 from gainstage.ops.latex import Node
 
-DIGITS = 50
-TOLERANCE = sympy.Float(10, DIGITS) ** -30
+DIGITS = 400
+TOLERANCE = sympy.Float(10, DIGITS) ** -350
 POINTS = 4
 _PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53)
 _CONSTANTS = {"pi": sympy.pi, "infty": sympy.oo, "e": sympy.E, "i": sympy.I, "emptyset": sympy.EmptySet}
@@ -42,7 +42,7 @@ def equal(answer: str, gold: str, trees: list[Node] | None) -> bool:
 
 
 def _same(a: Node, b: Node) -> bool:
-    a, b = answers._bare(a, b), answers._bare(b, a)
+    a, b = answers.bare(a, b), answers.bare(b, a)
     try:
         known = answers.same(a, b)
     except answers.TooLarge:
@@ -61,7 +61,7 @@ def _same(a: Node, b: Node) -> bool:
     if kinds == ("matrix", "matrix"):
         return all(_same(x, y) for r, s in zip(a[1], b[1], strict=True) for x, y in zip(r, s, strict=True))
     if kinds == ("union", "union"):
-        return _any_order(answers._pieces(a), answers._pieces(b))
+        return _any_order(answers.pieces(a), answers.pieces(b))
     if "matrix" in kinds or "seq" in kinds:
         matrix, tuple_ = (a, b) if a[0] == "matrix" else (b, a)
         return all(_same(x, y) for x, y in zip([c for row in matrix[1] for c in row], tuple_[3], strict=True))
@@ -158,27 +158,32 @@ def _call(name: str, values: list[Any]) -> Any:
 
 
 def _equal_values(a: Any, b: Any) -> bool:
-    """Numerically at several points first, then by algebra; digits that agree at all points decide what it leaves open."""
+    """Numerically at several points first, then by algebra; where that leaves it open, equal digits decide."""
     if a == b:
         return True
     if a.has(sympy.oo, sympy.zoo, sympy.nan) or b.has(sympy.oo, sympy.zoo, sympy.nan):
         return False
+    difference = sympy.expand(a - b)
+    if difference.is_Rational:
+        return difference == 0
     symbols = sorted(a.free_symbols | b.free_symbols, key=str)
     seen = 0
     for point in range(POINTS if symbols else 1):
-        values = {s: sympy.Rational(_PRIMES[(3 * i + point) % 16], _PRIMES[(i + 5 * point + 1) % 16] + 1)
-                  for i, s in enumerate(symbols)}
+        values = {
+            s: sympy.Rational(_PRIMES[(3 * i + point) % 16], _PRIMES[(i + 5 * point + 1) % 16] + 1)
+            for i, s in enumerate(symbols)
+        }
         verdict = _close(a.subs(values), b.subs(values))
         if verdict is False:
             return False
         seen += verdict is True
     if a.free_symbols != b.free_symbols or not seen:
-        return sympy.simplify(a - b) == 0
+        return sympy.simplify(difference) == 0
     return True
 
 
 def _close(a: Any, b: Any) -> bool | None:
-    """Whether two numbers agree to 30 digits; None where they cannot be evaluated."""
+    """Whether two numbers agree to 350 digits; None where they cannot be evaluated."""
     x, y = sympy.N(a, DIGITS), sympy.N(b, DIGITS)
     if not (x.is_number and y.is_number and x.is_finite and y.is_finite):
         return None

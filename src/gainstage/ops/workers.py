@@ -8,6 +8,7 @@ worker nor starting one counts.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import json
 import os
 import queue
@@ -23,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-START_SECONDS = 60.0
+START_SECONDS = 180.0
 LONGEST_REPLY = 16 * 2**20
 
 
@@ -199,10 +200,8 @@ class _Worker:
             self.process.kill()
         self.process.wait()
         for pipe in (self.process.stdin, self.process.stdout):
-            try:
+            with contextlib.suppress(OSError):
                 pipe.close()  # type: ignore[union-attr]
-            except OSError:
-                pass
 
 
 _POOLS: weakref.WeakSet[WorkerPool] = weakref.WeakSet()

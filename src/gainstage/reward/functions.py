@@ -141,7 +141,8 @@ def load_function(path: str) -> Callable[..., Any]:
         raise ValueError(f"reward path {path!r}: {source} does not run: {type(error).__name__}: {error}") from error
     function = getattr(module, name, None)
     if not callable(function):
-        known = sorted(n for n, v in vars(module).items() if callable(v) and getattr(v, "__module__", "") == module.__name__)
+        own = {n: v for n, v in vars(module).items() if getattr(v, "__module__", "") == module.__name__}
+        known = sorted(n for n, v in own.items() if callable(v))
         raise ValueError(f"reward path {path!r}: no function {name!r} in {source}; it has {', '.join(known) or 'none'}")
     return function
 

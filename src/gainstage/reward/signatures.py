@@ -34,13 +34,13 @@ class Row:
 
     @property
     def prompt(self) -> Any:
-        return [dict(m) for m in self.problem.prompt] if self.conversational else self.problem.prompt
+        prompt = self.problem.prompt
+        return prompt if isinstance(prompt, str) else [dict(message) for message in prompt]
 
     @property
     def prompt_text(self) -> str:
-        if not self.conversational:
-            return str(self.problem.prompt)
-        return "\n\n".join(str(message.get("content", "")) for message in self.problem.prompt)
+        prompt = self.problem.prompt
+        return prompt if isinstance(prompt, str) else "\n\n".join(str(m.get("content") or "") for m in prompt)
 
     def show(self) -> str:
         return f"problem {self.problem.id}\nprompt: {_cut(self.prompt_text)!r}\ncompletion: {_cut(self.text)!r}"
@@ -260,7 +260,6 @@ def _cut(text: str, limit: int = 400) -> str:
     return text if len(text) <= limit else f"{text[: limit // 2]} ... {text[-limit // 2 :]}"
 
 
-BY_NAME = {"completion", "answer", "info", "state", "prompt", "task"}
 SIGNATURES: dict[str, Signature] = {
     "gainstage": Signature(
         "f(problem, text) -> float | Verdict | None", lambda n: {"problem", "text"} <= n, _call_problem_text
@@ -286,6 +285,8 @@ SIGNATURES: dict[str, Signature] = {
     "trl": Signature(
         "f(prompts, completions, **columns) -> list", lambda n: bool({"completions", "completion_ids"} & n), _call_trl
     ),
-    "verifiers": Signature("f(completion, answer, ...) -> float", lambda n: bool({"completion", "state"} & n), _call_by_name),
+    "verifiers": Signature(
+        "f(completion, answer, ...) -> float", lambda n: bool({"completion", "state"} & n), _call_by_name
+    ),
 }
 """Tried in this order: the more telling names first."""

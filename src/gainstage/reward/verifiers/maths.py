@@ -49,8 +49,11 @@ class Maths:
 
     def __post_init__(self) -> None:
         if not self.order or (unknown := set(self.order) - set(EXTRACTORS)):
-            raise ValueError(f"order: choose from {', '.join(EXTRACTORS)}, got {self.order}" if not self.order else
-                             f"order: unknown extractor {sorted(unknown)}; choose from {', '.join(EXTRACTORS)}")
+            raise ValueError(
+                f"order: choose from {', '.join(EXTRACTORS)}, got {self.order}"
+                if not self.order
+                else f"order: unknown extractor {sorted(unknown)}; choose from {', '.join(EXTRACTORS)}"
+            )
         if self.seconds <= 0:
             raise ValueError(f"seconds must be > 0, got {self.seconds}")
 

@@ -14,7 +14,7 @@ from gainstage.ops.workers import Failure
 from gainstage.registry import component
 from gainstage.tasks.text.datasets import DatasetTask
 from gainstage.tasks.text.readers import data_dir
-from gainstage.types import Problem, Verdict
+from gainstage.types import Message, Problem, Verdict
 
 BOXED = "{prompt}\n\nReason step by step, and put the final answer within \\boxed{}."
 
@@ -149,6 +149,6 @@ def only_test(path: str) -> dict[str, str]:
     return {"test": "train"} if path.endswith((".json", ".jsonl", ".jsonl.gz")) else {}
 
 
-def as_chat(prompt: object, chat: bool) -> object:
+def as_chat(prompt: str | Sequence[Message], chat: bool) -> str | Sequence[Message]:
     """One user message, which an instruct model's template renders and a base model reads as plain text."""
     return [{"role": "user", "content": prompt}] if chat and isinstance(prompt, str) else prompt

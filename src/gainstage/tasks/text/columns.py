@@ -87,7 +87,8 @@ def _kind(row: Mapping[str, Any], prompt: str | None) -> str | None:
     if row.get("messages") is not None:
         if "completion" in row:
             warnings.warn("the data set has 'messages' and 'completion': 'messages' is used", stacklevel=4)
-        return "language_modelling" if _is_chat(row["messages"]) and _ends_with_answer(row["messages"]) else "prompt_only"
+        answered = _is_chat(row["messages"]) and _ends_with_answer(row["messages"])
+        return "language_modelling" if answered else "prompt_only"
     if "chosen" in row and "rejected" in row:
         return "preference"
     if prompt is None:
@@ -200,12 +201,14 @@ def _required(row: Mapping[str, Any], name: str | None, where: str) -> Any:
 
 def _check_prompt(prompt: Any, column: str, where: str) -> None:
     if not isinstance(prompt, str) and not _is_chat(prompt):
-        raise DataError(f"{where}: column {column!r} must be text or a list of role/content messages, got {prompt!r:.80}")
+        raise DataError(f"{where}: column {column!r} must be text or role/content messages, got {prompt!r:.80}")
 
 
 def _is_chat(value: Any) -> bool:
-    return isinstance(value, Sequence) and not isinstance(value, str) and all(
-        isinstance(m, Mapping) and "role" in m and ("content" in m or "tool_calls" in m) for m in value
+    return (
+        isinstance(value, Sequence)
+        and not isinstance(value, str)
+        and all(isinstance(m, Mapping) and "role" in m and ("content" in m or "tool_calls" in m) for m in value)
     )
 
 

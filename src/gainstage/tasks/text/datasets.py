@@ -139,7 +139,7 @@ class DatasetTask:
         template: prompt wording around `{prompt}` (the last user message of a conversation).
         system: system message put in front; makes plain prompts conversational.
         held_out: share of the training rows that is held out where a split is missing.
-        overlap: problems of held-out splits that are training problems too: `error`, `drop` (out of training), `report`.
+        overlap: what held-out problems that are trained on cause: `error`, `drop` (out of training), `report`.
         max_new: room for an answer, in tokens.
     """
 
@@ -253,6 +253,7 @@ class DatasetTask:
     def _given(self) -> dict[str, Dataset[Problem]]:
         """The splits that the sources have."""
         files = find_files(self.path, self.config)
+        known = ", ".join(sorted(files))
         found = {}
         for split in SPLITS:
             own = {"test": self.test, "validation": self.validation}.get(split)
@@ -264,9 +265,9 @@ class DatasetTask:
             elif theirs in files and (split in self.splits or theirs not in self.splits.values()):
                 found[split] = load_problems(self.path, theirs, self.columns, config=self.config)
             elif split in self.splits:
-                raise DataError(f"splits.{split}: {self.path} has no split {theirs!r}; it has {', '.join(sorted(files))}")
+                raise DataError(f"splits.{split}: {self.path} has no split {theirs!r}; it has {known}")
         if not found:
-            raise DataError(f"{self.path}: its splits are {', '.join(sorted(files))}; say which to use by splits={{train: ...}}")
+            raise DataError(f"{self.path}: its splits are {known}; say which to use by splits={{train: ...}}")
         return found
 
     def _compare(self, found: dict[str, Dataset[Problem]]) -> None:
@@ -291,7 +292,8 @@ class DatasetTask:
         train = found["train"]
         kept, held = split_by_hash(train, self.held_out)
         if held:
-            LOG.info("task %s: %d training and %d validation problems, divided by hash", self.name, len(kept), len(held))
+            sizes = len(kept), len(held)
+            LOG.info("task %s: %d training and %d validation problems, divided by hash", self.name, *sizes)
             found["train"] = Dataset(tuple(kept), train.source, train.layout)
             found["validation"] = Dataset(tuple(held), f"{train.source}, held out", train.layout)
         else:

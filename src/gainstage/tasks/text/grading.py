@@ -51,6 +51,10 @@ def _math_answer(output: str) -> str | None:
     return found if found is not None or len(output.strip()) > 200 or "\\boxed" in output else _short(output)
 
 
+def _whole_answer(output: str) -> str | None:
+    return answers.extract(output, ("boxed", "hash", "whole"))
+
+
 def _short(output: str) -> str | None:
     """A whole output that is nothing but an answer, such as a single expression or word."""
     text = output.strip()
@@ -60,7 +64,7 @@ def _short(output: str) -> str | None:
 GRADERS: dict[str, Grader] = {
     "math": Grader(_math_answer, answers.math_equal),
     "number": Grader(answers.extract, _same_number),
-    "exact": Grader(lambda text: answers.extract(text, ("boxed", "hash", "whole")), lambda a, b: _plain(a) == _plain(b)),
-    "contains": Grader(lambda text: text.strip() or None, lambda a, b: _plain(b) in _plain(a)),
+    "exact": Grader(_whole_answer, lambda answer, gold: _plain(answer) == _plain(gold)),
+    "contains": Grader(lambda text: text.strip() or None, lambda answer, gold: _plain(gold) in _plain(answer)),
 }
 """Verifier name -> grader. `math` compares exactly and by algebra, `number` rational numbers only."""

@@ -160,7 +160,7 @@ def _json(file: Path) -> Iterator[Raw]:
     if isinstance(content, dict):
         lists = {key: value for key, value in content.items() if isinstance(value, list)}
         if len(lists) != 1:
-            raise DataError(f"{file}: a JSON data set is a list of objects, or one list under a key; got {list(content)}")
+            raise DataError(f"{file}: it must be a list of objects, or one list under a key; got {list(content)}")
         content = next(iter(lists.values()))
     for index, row in enumerate(content):
         yield Raw(_object(row, f"{file}[{index}]"), f"{file}[{index}]")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from gainstage.ops.extras import require
 from gainstage.ops.workers import Failure, shared_pool
 from gainstage.registry import component, near
 from gainstage.tasks.text.datasets import SPLITS, Dataset, normalised
-from gainstage.tasks.text.generated import split_of
+from gainstage.tasks.text.generated import digest, split_of
 from gainstage.types import Problem, Verdict
 
 TAGGED = "{prompt}\n\nGive the final answer between <answer> and </answer>."
@@ -58,7 +59,7 @@ class ReasoningGym:
         from reasoning_gym.factory import DATASETS
 
         if self.dataset not in DATASETS:
-            raise ValueError(f"rg: there is no data set {self.dataset!r} in reasoning-gym; {near(self.dataset, DATASETS)}")
+            raise ValueError(f"rg: reasoning-gym has no {self.dataset!r}; {near(self.dataset, DATASETS)}")
         for name in ("train_size", "heldout_size", "max_new"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}")
@@ -70,6 +71,11 @@ class ReasoningGym:
     @property
     def name(self) -> str:
         return f"rg:{self.dataset}"
+
+    @property
+    def stream_seed(self) -> int:
+        """Item i of seed s is item i - 1 of seed s + 1 in the package, so neighbouring seeds are spread apart."""
+        return int(digest(f"rg {self.seed}"), 16) % 2**31
 
     @cached_property
     def capabilities(self) -> frozenset[str]:
@@ -109,15 +115,15 @@ class ReasoningGym:
         """The data set and its length: endless where it permits that."""
         import reasoning_gym
 
-        seed = self.seed % 2**31
+        create = functools.partial(reasoning_gym.create_dataset, self.dataset, seed=self.stream_seed, **self.settings)
         try:
-            return reasoning_gym.create_dataset(self.dataset, size=LONGEST_STREAM, seed=seed, **self.settings), LONGEST_STREAM
+            return create(size=LONGEST_STREAM), LONGEST_STREAM
         except TypeError as error:
             raise ValueError(f"settings: {self.dataset} does not take them: {error}") from None
         except (ValueError, AssertionError):
             pass
         try:
-            return reasoning_gym.create_dataset(self.dataset, size=wanted, seed=seed, **self.settings), wanted
+            return create(size=wanted), wanted
         except (ValueError, AssertionError) as error:
             raise ValueError(f"settings: {self.dataset} refuses them: {error}") from None
 
@@ -142,7 +148,7 @@ class ReasoningGym:
     def _problem(self, item: dict[str, Any], index: int, size: int) -> Problem:
         question = item["question"]
         text = self.template.replace("{prompt}", question) if self.template is not None else question
-        stream = (self.dataset, json.dumps(self.settings, sort_keys=True), size, self.seed % 2**31)
+        stream = (self.dataset, json.dumps(self.settings, sort_keys=True), size, self.stream_seed)
         meta = {"stream": stream, "index": index, "question": question, "metadata": item.get("metadata", {})}
         name = f"{self.dataset}-{stream[3]}-{index}"
         return Problem(name, [{"role": "user", "content": text}] if self.chat else text, item.get("answer"), None, meta)
