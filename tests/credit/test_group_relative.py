@@ -158,6 +158,8 @@ def test_keys_split_a_group():
 def test_statistics_count_what_carries_no_signal():
     batch = batch_of([1] * 5, [1, 0, 1, 1, 0.5], [0, 0, 1, 1, 2])
     assert GroupRelative().statistics(batch) == {"groups/single": 1.0, "groups/equal": 1.0}
+    batch["greedy"] = torch.tensor([0.0, 1.0, 0.0, 0.0, 1.0])
+    assert GroupRelative(center="greedy", scale="none").statistics(batch) == {"groups/no_baseline": 1.0}
 
 
 def test_a_plan_of_single_samples_is_refused_where_a_group_is_needed():

@@ -147,7 +147,11 @@ class GroupRelative:
         return {"advantage": group_relative(r, keys, self.center, self.scale, self.floor, self.eps, greedy)}
 
     def statistics(self, batch: Batch) -> dict[str, float]:
-        return group_counts(batch.rewards_at("row"), key_columns(batch, self.keys), greedy_rows(batch))
+        r, keys, greedy = batch.rewards_at("row"), key_columns(batch, self.keys), greedy_rows(batch)
+        if self.center == "greedy" and greedy is not None:
+            groups = group_rows(keys, greedy & ~torch.isnan(r))
+            return {"groups/no_baseline": float((groups.size() == 0).sum())}
+        return group_counts(r, keys, greedy)
 
 
 @component("credit")
