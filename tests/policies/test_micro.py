@@ -88,14 +88,13 @@ def test_shipped_base_rates_leave_room():
     assert rates["arithmetic"]["pass@16"] > 0.75
     for task, measured in rates.items():
         assert measured["pass@1"] > 0.05, task
-        assert measured["pass@16"] > measured["pass@1"] + 0.1, task
+        assert measured["pass@16"] > max(0.3, measured["pass@1"]), task
 
 
 def test_shipped_weights_still_have_their_base_rate():
     transformers = pytest.importorskip("transformers")
     model = transformers.AutoModelForCausalLM.from_pretrained(micro())
     card = json.loads((micro() / "card.json").read_text())
-    torch.manual_seed(0)
     measured = module.base_rates(model, "arithmetic", problems=48)
     assert abs(measured["pass@1"] - card["base_rates"]["arithmetic"]["pass@1"]) < 0.12
 
@@ -110,7 +109,7 @@ def test_pretraining_is_reproducible(tmp_path, monkeypatch):
     monkeypatch.setattr(
         module, "MIX", (Part("reverse", 0.5, 0.1, {"lengths": (2, 3)}), Part("arithmetic", 0.5, 0.2, {}))
     )
-    monkeypatch.setattr(module, "base_rates", lambda model, name: {})
+    monkeypatch.setattr(module, "base_rates", lambda model, name, seed: {})
     state, seen = torch.random.get_rng_state(), []
     card = pretrain(tmp_path / "a", seed=3, steps=6, size="tiny", progress=lambda *at: seen.append(at))
     assert torch.equal(state, torch.random.get_rng_state())

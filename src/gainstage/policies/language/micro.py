@@ -51,7 +51,7 @@ class Size:
 
 SIZES = {
     "micro": Size(hidden=96),
-    "micro-half": Size(hidden=48, inner=96, steps=1500),
+    "micro-half": Size(hidden=48, inner=96, steps=700),
 }
 
 
@@ -69,8 +69,8 @@ class Part:
 
 
 MIX = (
-    Part("arithmetic", 0.40, 0.22, {"levels": (2, 3, 4, 5)}),
-    Part("arithmetic", 0.08, 0.22, {"levels": (1, 2)}),
+    Part("arithmetic", 0.40, 0.22, {"ops": ("+", "-", "*"), "levels": (2, 3, 4, 5)}),
+    Part("arithmetic", 0.08, 0.22, {"ops": ("+", "-", "*"), "levels": (1, 2)}),
     Part("modular_chain", 0.10, 0.15, {"lengths": (2, 3, 4, 5, 6)}),
     Part("key_value", 0.12, 0.05, {"pairs": (2, 3, 4, 6, 8)}),
     Part("countdown", 0.07, 0.1, {}),
@@ -230,7 +230,7 @@ def pretrain(
         model = build_model(shape)
         loss = _fit(model, shape, seed, steps, progress)
         seconds = time.monotonic() - started
-        rates = {name: base_rates(model, name) for name in dict.fromkeys(part.task for part in MIX)}
+        rates = {name: base_rates(model, name, seed=seed) for name in dict.fromkeys(part.task for part in MIX)}
     card = {
         "command": f"gainstage pretrain {size} --seed {seed} --steps {steps}",
         "parameters": model.num_parameters(),

@@ -47,16 +47,18 @@ def play(model: Any, task: Any, problems: Sequence[Problem]) -> list[float]:
     return rewards
 
 
-def base_rates(model: Any, task_name: str, problems: int = 128, samples: int = 16) -> dict[str, float]:
+def base_rates(model: Any, task_name: str, problems: int = 128, samples: int = 16, seed: int = 0) -> dict[str, float]:
     """pass@1 and pass@`samples` on the first validation problems of a task at its default settings, temperature 1."""
     task = registry.build("task", task_name)
     asked = list(task.problems("validation")[:problems])
     rows = [problem for problem in asked for _ in range(samples)]
-    if "env" in task.capabilities:
-        scores = play(model, task, rows)
-    else:
-        texts = sample(model, [problem.prompt for problem in rows], task.max_new)
-        scores = [task.check(problem, text).reward for problem, text in zip(rows, texts, strict=True)]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        if "env" in task.capabilities:
+            scores = play(model, task, rows)
+        else:
+            texts = sample(model, [problem.prompt for problem in rows], task.max_new)
+            scores = [task.check(problem, text).reward for problem, text in zip(rows, texts, strict=True)]
     solved = [any(scores[at : at + samples]) for at in range(0, len(scores), samples)]
     return {
         "pass@1": round(sum(scores) / len(scores), 3),

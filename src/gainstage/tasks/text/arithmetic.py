@@ -31,8 +31,8 @@ class Arithmetic(GeneratedTask):
 
     name: ClassVar[str] = "arithmetic"
 
-    ops: tuple[str, ...] = OPERATORS
-    levels: tuple[int, ...] = (2, 3, 4, 5)
+    ops: tuple[str, ...] = ("+", "-")
+    levels: tuple[int, ...] = (2, 3, 4)
     question: str = "{}="
     impossible: float = 0.0
 
