@@ -11,7 +11,12 @@
 # with), GS_STRICT=1 (optional packages that do not build are an error), GS_DRY_RUN=1 (print, do nothing).
 set -euo pipefail
 
-root=$(cd -P -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
+self=${BASH_SOURCE[0]}
+while [ -L "$self" ]; do  # called through a link, for instance from a folder in PATH
+  link=$(readlink -- "$self")
+  case $link in /*) self=$link ;; *) self=$(dirname -- "$self")/$link ;; esac
+done
+root=$(cd -P -- "$(dirname -- "$self")" && pwd)
 venv=${GS_VENV:-$root/.venv}
 case $venv in /*) ;; *) venv=$PWD/$venv ;; esac
 stamp=$venv/gs-stamp          # written last: what the finished environment was made from
