@@ -32,7 +32,11 @@ def test_overrides_reach_their_key(text: str, path: str, value: object) -> None:
     node = recipe.model_dump()
     for segment in text.split("=")[0].split("."):
         if isinstance(node, list):
-            node = next(entry if isinstance(entry, str) else entry[segment] for entry in node if entry == segment or (isinstance(entry, dict) and segment in entry))
+            node = next(
+                entry if isinstance(entry, str) else entry[segment]
+                for entry in node
+                if entry == segment or (isinstance(entry, dict) and segment in entry)
+            )
         else:
             node = node[segment]
     assert node == value

@@ -84,7 +84,9 @@ def test_no_op_settings_are_bit_equal_to_the_base() -> None:
 
 def test_zero_kl_weight_equals_no_reference() -> None:
     with_role = trainer("grpo", "iterations=2", "update.policy.objectives.reference_kl.weight=0.0")
-    without = trainer("grpo", "iterations=2", "credit=[{group_relative: {}}, broadcast]", "update.policy.objectives=[clipped]")
+    without = trainer(
+        "grpo", "iterations=2", "credit=[{group_relative: {}}, broadcast]", "update.policy.objectives=[clipped]"
+    )
     with_role.run()
     without.run()
     assert same(weights(with_role), weights(without))
@@ -115,7 +117,9 @@ def test_sampler_gap_is_measured_and_small() -> None:
 def test_temperature_enters_the_trainers_logprobs(temperature: float) -> None:
     """The first ratio is 1 at any temperature, for old, new and reference log-probs alike."""
     rows: list[dict[str, float]] = []
-    trainer("grpo", "iterations=1", "plan.minibatch=null", f"rollout.generate.temperature={temperature}", on_row=rows.append).run()
+    trainer(
+        "grpo", "iterations=1", "plan.minibatch=null", f"rollout.generate.temperature={temperature}", on_row=rows.append
+    ).run()
     assert rows[0]["ratio/mean"] == pytest.approx(1, abs=1e-3)
     assert rows[0]["kl/ref"] == pytest.approx(0, abs=1e-5)
 
@@ -175,7 +179,14 @@ def test_run_folder_holds_everything(tmp_path) -> None:
     rows = read_metrics(folder.path)
     assert [row["iteration"] for row in rows] == [-1, 0, 1, 2]
     assert "eval/arithmetic/pass@1" in rows[0]
-    for name in ("recipe.yaml", "environment.json", "metrics.jsonl", "record.json", "final/model.safetensors", "final/README.md"):
+    for name in (
+        "recipe.yaml",
+        "environment.json",
+        "metrics.jsonl",
+        "record.json",
+        "final/model.safetensors",
+        "final/README.md",
+    ):
         assert (folder.path / name).is_file(), name
     assert list((folder.path / "rollouts").glob("*.parquet"))
     assert record.spent["generated_tokens"] > 0 and record.evaluation_spent["generated_tokens"] > 0
@@ -212,7 +223,9 @@ def test_killed_run_resumes_to_the_same_bits(tmp_path) -> None:
         again.execute()
     assert same(weights(whole.trainer), weights(again.trainer))
     first, second = (read_metrics(tmp_path / name) for name in "ab")
-    keep = lambda rows: [{k: v for k, v in r.items() if not k.startswith(("time", "seconds", "budget/seconds"))} for r in rows]  # noqa: E731
+    keep = lambda rows: [
+        {k: v for k, v in r.items() if not k.startswith(("time", "seconds", "budget/seconds"))} for r in rows
+    ]
     assert keep(first) == keep(second)
 
 

@@ -27,13 +27,18 @@ LR, CLIP_NORM, LOW, HIGH, BETA = 1e-3, 1.0, 0.2, 0.2, 0.001
 def main(iterations: int, seed: int = 0, task_name: str = "arithmetic", load: str = "micro", groups: int = GROUPS,
          minibatch: int = MINIBATCH, quiet: bool = False) -> torch.nn.Module:  # fmt: skip
     task = build_task(task_name).it
-    models = Models({"policy": {"load": load}, "reference": {"of": "policy", "on": "start"}}, ["reference", "policy"], ["policy"])
+    models = Models(
+        {"policy": {"load": load}, "reference": {"of": "policy", "on": "start"}}, ["reference", "policy"], ["policy"]
+    )
     policy, reference = models["policy"], models["reference"]
     parameters = [p for p in policy.module.parameters() if p.requires_grad]
     matrices = [p for p in parameters if p.dim() >= 2]
     vectors = [p for p in parameters if p.dim() < 2]
     optimizer = torch.optim.AdamW(
-        [{"params": matrices, "weight_decay": 0.0}, {"params": vectors, "weight_decay": 0.0}], lr=LR, betas=(0.9, 0.999), eps=1e-8
+        [{"params": matrices, "weight_decay": 0.0}, {"params": vectors, "weight_decay": 0.0}],
+        lr=LR,
+        betas=(0.9, 0.999),
+        eps=1e-8,
     )
     problems = task.problems("train")
     cursor = 0
@@ -48,11 +53,17 @@ def main(iterations: int, seed: int = 0, task_name: str = "arithmetic", load: st
 
         # answers: the noise of a sample depends on (seed, iteration, group, sample) alone
         prompts = [
-            Prompt(policy.encode(problem.prompt), tuple(mix(seed, iteration, group, k) for k in range(SAMPLES)), Sampling(1.0))
+            Prompt(
+                policy.encode(problem.prompt),
+                tuple(mix(seed, iteration, group, k) for k in range(SAMPLES)),
+                Sampling(1.0),
+            )
             for group, problem in enumerate(chosen)
         ]
         answers = [answer for group in policy.generate(prompts, max_new=task.max_new) for answer in group]
-        rewards = torch.tensor([float(task.check(chosen[i // SAMPLES], a.text).reward or 0.0) for i, a in enumerate(answers)])
+        rewards = torch.tensor(
+            [float(task.check(chosen[i // SAMPLES], a.text).reward or 0.0) for i, a in enumerate(answers)]
+        )
 
         # rows: prompt and answer, padded on the right
         contexts = [prompts[i // SAMPLES].ids for i in range(len(answers))]
@@ -76,7 +87,9 @@ def main(iterations: int, seed: int = 0, task_name: str = "arithmetic", load: st
             ref = reference.evaluate(Batch({"tokens": tokens, "author": author, "mask": mask})).logprobs
 
         for epoch in range(EPOCHS):
-            shuffled = torch.randperm(rows, generator=torch.Generator().manual_seed(mix(seed, iteration, "split", 0, epoch)))
+            shuffled = torch.randperm(
+                rows, generator=torch.Generator().manual_seed(mix(seed, iteration, "split", 0, epoch))
+            )
             for first in range(0, rows, minibatch):
                 pick = shuffled[first : first + minibatch] if minibatch < rows else torch.arange(rows)
                 cut = int((author[pick] >= 0).sum(1).max()) if minibatch < rows else longest

@@ -159,7 +159,9 @@ def _check_shape(chain: Chain) -> None:
         if name in ("reference_kl", "regularizers.reference_kl") and term.keywords.get("weight", 1)
     ]  # fmt: skip
     if in_reward and in_loss:
-        raise RecipeError(f"the KL to the reference is paid twice, by {in_reward[0]} and {in_loss[0]}; remove one of them")
+        raise RecipeError(
+            f"the KL to the reference is paid twice, by {in_reward[0]} and {in_loss[0]}; remove one of them"
+        )
 
 
 def _check_capabilities(chain: Chain) -> None:
@@ -167,7 +169,9 @@ def _check_capabilities(chain: Chain) -> None:
     for part in chain:
         for wanted in part.declares("requires"):
             if wanted not in offered:
-                raise RecipeError(f"{part.key} needs a task that offers {wanted!r}; {chain.task.name} offers {', '.join(sorted(offered))}")
+                raise RecipeError(
+                    f"{part.key} needs a task that offers {wanted!r}; {chain.task.name} offers {', '.join(sorted(offered))}"
+                )
 
 
 def _check_columns(chain: Chain) -> None:
@@ -180,17 +184,29 @@ def _check_columns(chain: Chain) -> None:
         there |= {"turn_rewards", "turn_mask"}
     for part in (*chain.reward, *chain.credit, *chain.update):
         wanted = part.declares("needs")
-        missing = [c for c in wanted if c not in there and c not in part.declares("writes") and not c.endswith("?") and not c.startswith("parts/")]
+        missing = [
+            c
+            for c in wanted
+            if c not in there
+            and c not in part.declares("writes")
+            and not c.endswith("?")
+            and not c.startswith("parts/")
+        ]
         if missing and there.issuperset({"tokens"} if chain.rollout or chain.store.declares("writes") else ()):
             makers = [name for name in registry.names("credit") if missing[0] in _writes("credit", name)]
-            hint = f"put one of these before it: {', '.join(makers)}" if makers else "nothing that is registered writes it"
+            hint = (
+                f"put one of these before it: {', '.join(makers)}" if makers else "nothing that is registered writes it"
+            )
             raise RecipeError(f"{part.key} reads the column {missing[0]!r}, which nothing before it writes; {hint}")
         there |= set(part.declares("writes"))
 
 
 def _writes(kind: str, name: str) -> tuple[str, ...]:
-    value = getattr(registry.find(kind, name).make, "writes", ())
-    return value if isinstance(value, tuple) else ()
+    """What a component writes with its default settings; nothing where it has no defaults."""
+    try:
+        return tuple(getattr(registry.build(kind, name), "writes", ()))
+    except RecipeError:
+        return ()
 
 
 # -- rewards ----------------------------------------------------------------------------------------------------------

@@ -1,10 +1,10 @@
 """Checkpoints: written beside, checked by hash, renamed into place. Safetensors and JSON only; nothing is unpickled.
 
-    checkpoints/000120/  manifest.json   format, recipe fingerprint, versions, iteration, sha256 of every file
-      models/<role>.safetensors          every role with weights; frozen ones are hard links after the first time
-      state.json, state.safetensors      components, optimizers, meter, place in the schedule
-      hf/                                the trained policy as any engine loads it
-    latest                               name of the newest one, written last
+checkpoints/000120/  manifest.json   format, recipe fingerprint, versions, iteration, sha256 of every file
+  models/<role>.safetensors          every role with weights; frozen ones are hard links after the first time
+  state.json, state.safetensors      components, optimizers, meter, place in the schedule
+  hf/                                the trained policy as any engine loads it
+latest                               name of the newest one, written last
 """
 
 from __future__ import annotations
@@ -49,7 +49,9 @@ def pack(tree: Any, tensors: dict[str, torch.Tensor], path: str = "") -> Any:
         return [pack(value, tensors, f"{path}/{index}") for index, value in enumerate(tree)]
     if tree is None or isinstance(tree, bool | int | float | str):
         return tree
-    raise TypeError(f"state at {path or 'the root'}: {type(tree).__name__} cannot be saved; use numbers, text, lists and tensors")
+    raise TypeError(
+        f"state at {path or 'the root'}: {type(tree).__name__} cannot be saved; use numbers, text, lists and tensors"
+    )
 
 
 def unpack(tree: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
@@ -98,7 +100,9 @@ def replace_file(path: Path, data: bytes) -> None:
     sync_folder(path.parent)
 
 
-def save(root: Path, state: Mapping[str, Any], models: Any, *, fingerprint: str, policy: Any = None, keep: int = 2) -> Path:
+def save(
+    root: Path, state: Mapping[str, Any], models: Any, *, fingerprint: str, policy: Any = None, keep: int = 2
+) -> Path:
     """Write a checkpoint named after its iteration; the one before stays until this one is complete.
 
     Args:
@@ -124,9 +128,16 @@ def save(root: Path, state: Mapping[str, Any], models: Any, *, fingerprint: str,
         moving = set(models.moving())
         for role, found in models.state_dict().items():
             name = f"models/{role}.safetensors"
-            if role not in moving and before is not None and before.name != target.name and _link(before, scratch, name, hashes):
+            if (
+                role not in moving
+                and before is not None
+                and before.name != target.name
+                and _link(before, scratch, name, hashes)
+            ):
                 continue
-            hashes[name] = write_file(scratch / name, dump_tensors({k: v.detach().cpu().contiguous().clone() for k, v in found.items()}))
+            hashes[name] = write_file(
+                scratch / name, dump_tensors({k: v.detach().cpu().contiguous().clone() for k, v in found.items()})
+            )
         if policy is not None:
             policy.save(scratch / "hf")
             for file in sorted((scratch / "hf").rglob("*")):
@@ -194,7 +205,9 @@ def verify(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{folder / 'manifest.json'}: unreadable ({error})") from None
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-        raise CheckpointError(f"{folder}: checkpoint format {manifest.get('format') if isinstance(manifest, dict) else '?'}, this version reads {FORMAT}")
+        raise CheckpointError(
+            f"{folder}: checkpoint format {manifest.get('format') if isinstance(manifest, dict) else '?'}, this version reads {FORMAT}"
+        )
     for name, wanted in manifest["sha256"].items():
         try:
             found = hashlib.sha256((folder / name).read_bytes()).hexdigest()
@@ -215,7 +228,9 @@ def load(folder: Path) -> tuple[dict[str, Any], dict[str, dict[str, torch.Tensor
     try:
         tensors = load_tensors((folder / "state.safetensors").read_bytes())
         state = unpack(json.loads((folder / "state.json").read_text()), tensors)
-        weights = {path.stem: load_tensors(path.read_bytes()) for path in sorted((folder / "models").glob("*.safetensors"))}
+        weights = {
+            path.stem: load_tensors(path.read_bytes()) for path in sorted((folder / "models").glob("*.safetensors"))
+        }
     except (SafetensorError, ValueError, KeyError) as error:
         raise CheckpointError(f"{folder}: {error}") from None
     return state, weights, manifest

@@ -58,7 +58,9 @@ def look(
         return evaluate(ask, problems, samples, batch=max(1, batch // samples))
 
 
-def _sampler(chain: Chain, models: Any, seed: int, temperature: float, role: str, start: Any, meter: Meter, rows: Any) -> Any:
+def _sampler(
+    chain: Chain, models: Any, seed: int, temperature: float, role: str, start: Any, meter: Meter, rows: Any
+) -> Any:
     engine, task = engine_of(chain), chain.task.it
     asked = 0
 

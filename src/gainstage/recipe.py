@@ -38,18 +38,26 @@ class Plan(Strict):
 
     groups: int = Field(16, ge=1, description="prompts (or starts) an iteration; samples of each are select's")
     refill: int = Field(1, ge=1, description="attempts to fill the groups after keep has dropped some; 1 = none")
-    max_empty: int = Field(20, ge=1, description="iterations in a row without anything to train on before the run stops")
+    max_empty: int = Field(
+        20, ge=1, description="iterations in a row without anything to train on before the run stops"
+    )
     epochs: int = Field(1, ge=1, description="passes over an iteration's batch")
-    minibatch: int | None = Field(None, ge=1, description="what one optimizer step sees, counted in `unit`; absent = the whole batch")
+    minibatch: int | None = Field(
+        None, ge=1, description="what one optimizer step sees, counted in `unit`; absent = the whole batch"
+    )
     unit: Literal["row", "step"] = Field("row", description="what a minibatch counts: rows (answers) or decisions")
     updates: int = Field(1, ge=1, description="draws from a replay or data set an iteration")
-    tokens_per_microbatch: int | None = Field(16384, ge=1, description="real tokens at once; bounds memory, changes no number")
+    tokens_per_microbatch: int | None = Field(
+        16384, ge=1, description="real tokens at once; bounds memory, changes no number"
+    )
 
 
 class Evaluate(Strict):
     """Looking on: held-out problems, on a meter of its own."""
 
-    split: Literal["validation", "test"] = Field("validation", description="split that is looked at; checkpoints are never chosen on test")
+    split: Literal["validation", "test"] = Field(
+        "validation", description="split that is looked at; checkpoints are never chosen on test"
+    )
     problems: int = Field(128, ge=1, description="held-out problems")
     samples: int = Field(4, ge=1, description="answers to each")
     every: float = Field(0.1, gt=0, le=1, description="share of the run between two looks")
@@ -111,13 +119,19 @@ class Recipe(Strict):
     def yaml(self) -> str:
         """The resolved recipe, ready to be run again."""
         data = self.model_dump(exclude_defaults=False, exclude={"extends"}, mode="json")
-        return yaml.safe_dump({k: v for k, v in data.items() if v not in (None, "", [])}, sort_keys=False, width=110, allow_unicode=True)
+        return yaml.safe_dump(
+            {k: v for k, v in data.items() if v not in (None, "", [])}, sort_keys=False, width=110, allow_unicode=True
+        )
 
 
 def catalog() -> dict[str, Path]:
     """Name -> file of every recipe that ships with the package."""
     folder = resources.files("gainstage") / "catalog"
-    return {Path(str(file)).stem: Path(str(file)) for file in sorted(folder.iterdir(), key=str) if str(file).endswith(".yaml")}
+    return {
+        Path(str(file)).stem: Path(str(file))
+        for file in sorted(folder.iterdir(), key=str)
+        if str(file).endswith(".yaml")
+    }
 
 
 def read(name: str | Path) -> dict[str, Any]:
@@ -175,7 +189,9 @@ _Loader.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:bool"]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }  # `on` is a key of recipes, not a truth value
-_Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:bool", re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF")
+)
 _Loader.add_implicit_resolver("!number", re.compile(r"^[-+]?\d[\d_]*(\.\d*)?[eE][-+]?\d+$"), list("-+0123456789"))
 _Loader.add_constructor("!number", _floats)
 
@@ -262,7 +278,9 @@ def _set(node: Any, path: list[str], value: Any, text: str) -> None:
         _set(settings, rest, value, text)
         return
     if not rest:
-        node[head] = merge(node[head], value) if isinstance(value, Mapping) and isinstance(node.get(head), Mapping) else value
+        node[head] = (
+            merge(node[head], value) if isinstance(value, Mapping) and isinstance(node.get(head), Mapping) else value
+        )
         return
     below = node.get(head)
     if head in ("task", "store") and isinstance(below, str):
@@ -335,7 +353,14 @@ def check(data: Mapping[str, Any]) -> Recipe:
         Budget(**recipe.budget)
     except ValueError as error:
         raise RecipeError(str(error)) from None
-    allowed = {*Recipe.model_fields, *PhaseSpec.model_fields} - {"phases", "rounds", "seed", "evaluate", "save", "extends"}
+    allowed = {*Recipe.model_fields, *PhaseSpec.model_fields} - {
+        "phases",
+        "rounds",
+        "seed",
+        "evaluate",
+        "save",
+        "extends",
+    }
     for index, phase in enumerate(recipe.phases):
         if "name" not in phase:
             raise RecipeError(f"phases.{index}: a phase needs a name")

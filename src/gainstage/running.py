@@ -43,7 +43,9 @@ class Run:
     marks: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.trainer = Trainer(self.recipe, device=self.device, on_row=self._row, on_batch=self._batch, on_mark=self._mark)
+        self.trainer = Trainer(
+            self.recipe, device=self.device, on_row=self._row, on_batch=self._batch, on_mark=self._mark
+        )
         self.start = self._start_copy()
         self.curve: list[dict[str, float]] = []
         self.last: list[EvalRecord] = []
@@ -60,7 +62,10 @@ class Run:
             self.folder.write_recipe(self.recipe.model_dump(mode="json"))
             self.folder.write_environment()
         if self.trainer.iteration == 0:
-            self._row({"iteration": 0.0, "progress": 0.0, **self._look(final=False), **self.trainer.meter.metrics()}, before=True)
+            self._row(
+                {"iteration": 0.0, "progress": 0.0, **self._look(final=False), **self.trainer.meter.metrics()},
+                before=True,
+            )
         try:
             self.trainer.run()
         except RunError:
@@ -106,7 +111,9 @@ class Run:
             raise RecipeError(f"{path} has no checkpoint to go on from{why}; start it again with --clean")
         state, weights, manifest = checkpoint.load(newest)
         if manifest["fingerprint"] != recipe.fingerprint():
-            raise RecipeError(f"{newest} was written by another recipe than {file}; was the file edited? Start a new run instead")
+            raise RecipeError(
+                f"{newest} was written by another recipe than {file}; was the file edited? Start a new run instead"
+            )
         folder = RunFolder.resume(path, int(state["iteration"]))
         run = cls(recipe, folder, **settings)
         for complaint in complaints:
@@ -133,7 +140,11 @@ class Run:
             self.folder.write_rollouts(iteration, batch)
 
     def _mark(self, trainer: Trainer) -> Mapping[str, float]:
-        return self._look(final=False) if self._due("evaluate", self.recipe.evaluate.every) and not trainer.finished else {}
+        return (
+            self._look(final=False)
+            if self._due("evaluate", self.recipe.evaluate.every) and not trainer.finished
+            else {}
+        )
 
     def _clocks(self) -> dict[str, float]:
         return {"save": self.recipe.save.every, "evaluate": self.recipe.evaluate.every}
@@ -170,7 +181,13 @@ class Run:
         if "policy" not in models or not hasattr(models["policy"], "snapshot"):
             return None
         for role, spec in models.roles.items():
-            if spec.make == "copy" and spec.of == "policy" and spec.on == "start" and role in models and role not in models.trained:
+            if (
+                spec.make == "copy"
+                and spec.of == "policy"
+                and spec.on == "start"
+                and role in models
+                and role not in models.trained
+            ):
                 return models[role]
         policy = models["policy"]
         return policy.snapshot("start") if policy.size <= SMALL or policy.peft is not None else None
@@ -191,7 +208,10 @@ class Run:
         if self.folder and batch is not None:
             place = self.folder.path / "failures"
             place.mkdir(exist_ok=True)
-            save_file({k: v.detach().cpu().contiguous().clone() for k, v in batch.columns.items()}, place / f"{self.trainer.iteration:06d}.safetensors")
+            save_file(
+                {k: v.detach().cpu().contiguous().clone() for k, v in batch.columns.items()},
+                place / f"{self.trainer.iteration:06d}.safetensors",
+            )
 
     def _write_result(self, numbers: Mapping[str, float]) -> None:
         from gainstage.tracking.card import write_card
@@ -234,7 +254,9 @@ class Run:
         updates = plan.epochs * -(-answers // (plan.minibatch or answers))
         note = f"{self.arm or self.recipe.name}: {updates} optimizer step{'s' if updates > 1 else ''} for each batch of {answers} answers"
         if updates == 1:
-            note += "; on-policy, the ratio is 1, so a clipped surrogate and plain log-likelihood have the same gradient"
+            note += (
+                "; on-policy, the ratio is 1, so a clipped surrogate and plain log-likelihood have the same gradient"
+            )
         return [note]
 
 

@@ -94,7 +94,7 @@ class Trainer:
         if self.place >= len(self.schedule):
             return 1.0
         lengths = [self._length(index) for index in range(len(self.schedule))]
-        known = [length for length in lengths if length is not None]
+        known: list[int] = [length for length in lengths if length is not None]
         share = 0.0
         if len(known) == len(lengths) and sum(known):
             share = (sum(known[: self.place]) + self.in_phase) / sum(known)
@@ -163,7 +163,13 @@ class Trainer:
         ended = time.perf_counter()
         self.meter.charge("seconds", ended - started)
         times = {"time/collect": collected - started, "time/learn": ended - collected}
-        row = {"iteration": float(self.iteration), "progress": self.progress, **self.log.drain(), **self.meter.metrics(), **times}
+        row = {
+            "iteration": float(self.iteration),
+            "progress": self.progress,
+            **self.log.drain(),
+            **self.meter.metrics(),
+            **times,
+        }
         return row
 
     def collect(self) -> Sequence[Trajectory]:
@@ -188,7 +194,9 @@ class Trainer:
         self._describe(fresh)
         self.empty = 0 if fresh else self.empty + 1
         if self.empty >= plan.max_empty:
-            raise RunError(f"{self.empty} iterations in a row left nothing to train on; loosen the filters under select, raise plan.refill, or use an easier task")
+            raise RunError(
+                f"{self.empty} iterations in a row left nothing to train on; loosen the filters under select, raise plan.refill, or use an easier task"
+            )
         self._call(chain.store, "add", fresh, ctx)
         return fresh
 
@@ -223,12 +231,14 @@ class Trainer:
             if self.due[part.key] % learner.every:
                 continue
             try:
-                numbers = self._within(part, "loss", optimise, learner, minibatch, self.ctx, self.chain.recipe.plan.tokens_per_microbatch)
+                numbers = self._within(
+                    part, "loss", optimise, learner, minibatch, self.ctx, self.chain.recipe.plan.tokens_per_microbatch
+                )
             except NonFinite as error:
                 self.failed_batch = minibatch
                 raise RunError(
                     f"iteration {self.iteration}, {part.key}: {error}. No weight was changed. Lower update.{part.name}.lr, "
-                    "set update.{part.name}.clip, or look at the saved batch for the row that causes it"
+                    f"set update.{part.name}.clip, or look at the saved batch for the row that causes it"
                 ) from error
             for name, value in numbers.items():
                 self.log(name if part.name == "policy" else f"{part.name}/{name}", value)
@@ -286,7 +296,10 @@ class Trainer:
         for part in self.chain.reward:
             if not part.has("shape"):
                 continue
-            value = self._call(part, "shape", batch, self.ctx) * float(part.options.get("weight", 1.0))
+            value = self._call(part, "shape", batch, self.ctx)
+            for transform in part.options.get("then", []):
+                value = transform(value)
+            value = value * float(part.options.get("weight", 1.0))
             name = column[getattr(part.it, "level", "row")]
             replace = part.options.get("combine") == "replace" or name not in batch
             batch[name] = value if replace else batch[name] + value
@@ -330,7 +343,9 @@ class Trainer:
         self.log("groups/zero_variance", sum(max(g) - min(g) < 1e-6 for g in groups.values()) / len(groups))
         self.log("groups/size", len(trained) / len(groups))
         self.log("length/mean", sum(int(t.columns["mask"].sum()) for t in trained) / len(trained))
-        self.log("length/truncated", sum(t.stop in (Stop.LENGTH, Stop.CONTEXT, Stop.TURNS) for t in trained) / len(trained))
+        self.log(
+            "length/truncated", sum(t.stop in (Stop.LENGTH, Stop.CONTEXT, Stop.TURNS) for t in trained) / len(trained)
+        )
         for name in dict.fromkeys(name for t in trained for name in t.parts):
             there = [float(v) for t in trained if (v := t.parts.get(name)) is not None and math.isfinite(v)]
             if there:
@@ -367,10 +382,12 @@ class Trainer:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything but the weights: place in the schedule, spending, and the state of every component entered so far."""
-        parts = {
-            name: {part.key: part.it.state_dict() for part in self.chains[name] if part.has("state_dict")} for name in self.entered
+        parts = {name: {key: it.state_dict() for key, it in stateful(self.chains[name])} for name in self.entered}
+        tasks = {
+            name: self.chains[name].task.it.state_dict()
+            for name in self.entered
+            if self.chains[name].task.has("state_dict")
         }
-        tasks = {name: self.chains[name].task.it.state_dict() for name in self.entered if self.chains[name].task.has("state_dict")}
         versions = {name: handle.version for name, handle in self.models.handles.items() if hasattr(handle, "version")}
         return {
             "iteration": self.iteration, "place": self.place, "in_phase": self.in_phase, "empty": self.empty,
@@ -392,10 +409,20 @@ class Trainer:
         self.artifacts.clear()
         self.artifacts.update(state["artifacts"])
         for name, parts in state["parts"].items():
-            for part in self.chains[name]:
-                if part.key in parts:
-                    part.it.load_state_dict(parts[part.key])
+            for key, it in stateful(self.chains[name]):
+                if key in parts:
+                    it.load_state_dict(parts[key])
         for name, task in state["tasks"].items():
             self.chains[name].task.it.load_state_dict(task)
         if self.place < len(self.schedule):
             self.ctx = self._context(self.chain)
+
+
+def stateful(chain: Chain) -> Iterator[tuple[str, Any]]:
+    """Everything in a chain that keeps state, under the name it is saved by."""
+    for part in chain:
+        if part.has("state_dict"):
+            yield part.key, part.it
+        for index, transform in enumerate(part.options.get("then", [])):
+            if hasattr(transform, "state_dict"):
+                yield f"{part.key}.then.{index}", transform

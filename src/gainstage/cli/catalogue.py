@@ -11,7 +11,10 @@ from gainstage.cli.common import AsJson, Overrides, Plugins, people_errors, prep
 
 
 @people_errors
-def methods(tag: Annotated[str | None, typer.Option("--tag", help="Only those with this tag.", show_default=False)] = None, as_json: AsJson = False) -> None:
+def methods(
+    tag: Annotated[str | None, typer.Option("--tag", help="Only those with this tag.", show_default=False)] = None,
+    as_json: AsJson = False,
+) -> None:
     """List every method of the catalogue.
 
     Examples:
@@ -48,7 +51,9 @@ def methods(tag: Annotated[str | None, typer.Option("--tag", help="Only those wi
 def show(
     name: Annotated[str, typer.Argument(help="A method of the catalogue or a YAML file.")],
     overrides: Overrides = None,
-    flat: Annotated[bool, typer.Option("--flat", help="The method as one straight file: the components' source in call order.")] = False,
+    flat: Annotated[
+        bool, typer.Option("--flat", help="The method as one straight file: the components' source in call order.")
+    ] = False,
     plugin: Plugins = None,
     as_json: AsJson = False,
 ) -> None:
@@ -74,7 +79,11 @@ def show(
         print(flat_source(recipe, chains))
         return
     if as_json:
-        print(json.dumps({"recipe": recipe.model_dump(mode="json"), "columns": [columns(chain) for chain in chains]}, indent=1))
+        print(
+            json.dumps(
+                {"recipe": recipe.model_dump(mode="json"), "columns": [columns(chain) for chain in chains]}, indent=1
+            )
+        )
         return
     print(f"{recipe.name}: {recipe.title}\n  paper    {paper_line(recipe.paper)}")
     for label, text in (("claim", recipe.claim), ("check", recipe.check), ("notes", recipe.notes)):
@@ -85,13 +94,18 @@ def show(
             print(f"\nphase {recipe.phases[index]['name']}")
         print()
         for row in columns(chain):
-            print(f"  {row['stage']:8} {row['name']:22} reads {', '.join(row['reads']) or '-'}; writes {', '.join(row['writes']) or '-'}")
+            print(
+                f"  {row['stage']:8} {row['name']:22} reads {', '.join(row['reads']) or '-'}; writes {', '.join(row['writes']) or '-'}"
+            )
     print("\n" + recipe.yaml())
 
 
 def columns(chain: Any) -> list[dict[str, Any]]:
     """What each component of a chain reads and writes, in call order."""
-    return [{"stage": p.stage, "name": p.name, "reads": list(p.declares("needs")), "writes": list(p.declares("writes"))} for p in chain]
+    return [
+        {"stage": p.stage, "name": p.name, "reads": list(p.declares("needs")), "writes": list(p.declares("writes"))}
+        for p in chain
+    ]
 
 
 def paper_line(paper: Any) -> str:
@@ -102,7 +116,9 @@ def paper_line(paper: Any) -> str:
 
 @people_errors
 def tasks(
-    name: Annotated[str | None, typer.Argument(help="Show this one with its settings and an example.", show_default=False)] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="Show this one with its settings and an example.", show_default=False)
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """List the tasks, or show one with its settings and a problem.
@@ -134,7 +150,16 @@ def tasks(
     problem = part.it.problems("train")[0]
     settings = {key: getattr(part.it, key, parameter.default) for key, parameter in entry.settings.items()}
     if as_json:
-        print(json.dumps({"name": part.name, "settings": settings, "prompt": problem.prompt, "answer": problem.answer}, default=str, indent=1))
+        print(
+            json.dumps(
+                {"name": part.name, "settings": settings, "prompt": problem.prompt, "answer": problem.answer},
+                default=str,
+                indent=1,
+            )
+        )
         return
-    print(f"{part.name}: {entry.summary}\n  offers   {', '.join(sorted(part.it.capabilities))}\n  settings " + ", ".join(f"{k}={v!r}" for k, v in settings.items()))
+    print(
+        f"{part.name}: {entry.summary}\n  offers   {', '.join(sorted(part.it.capabilities))}\n  settings "
+        + ", ".join(f"{k}={v!r}" for k, v in settings.items())
+    )
     print(f"  problem  {problem.prompt!r}\n  answer   {problem.answer!r}")

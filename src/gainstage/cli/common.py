@@ -16,12 +16,25 @@ import typer
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-Overrides = Annotated[list[str] | None, typer.Argument(help="Changes to the recipe, key=value: update.policy.lr=3e-4", show_default=False)]
-PolicyName = Annotated[str | None, typer.Option("--policy", help="Model: micro, smollm2, a folder, a run, or a hub name.", show_default=False)]
-TaskName = Annotated[str | None, typer.Option("--task", help="Task: a name, jsonl:PATH, hf:ID, rg:NAME.", show_default=False)]
-Plugins = Annotated[list[Path] | None, typer.Option("--plugin", help="Your own file with components; may be given several times.", show_default=False)]
+Overrides = Annotated[
+    list[str] | None, typer.Argument(help="Changes to the recipe, key=value: update.policy.lr=3e-4", show_default=False)
+]
+PolicyName = Annotated[
+    str | None,
+    typer.Option("--policy", help="Model: micro, smollm2, a folder, a run, or a hub name.", show_default=False),
+]
+TaskName = Annotated[
+    str | None, typer.Option("--task", help="Task: a name, jsonl:PATH, hf:ID, rg:NAME.", show_default=False)
+]
+Plugins = Annotated[
+    list[Path] | None,
+    typer.Option("--plugin", help="Your own file with components; may be given several times.", show_default=False),
+]
 Seed = Annotated[int | None, typer.Option("--seed", help="Seed of everything that is random.", show_default=False)]
-BudgetText = Annotated[list[str] | None, typer.Option("--budget", help="Limit, axis=number: generated_tokens=2e6, seconds=300.", show_default=False)]
+BudgetText = Annotated[
+    list[str] | None,
+    typer.Option("--budget", help="Limit, axis=number: generated_tokens=2e6, seconds=300.", show_default=False),
+]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1.")]
 Threads = Annotated[int | None, typer.Option("--threads", help="CPU threads of torch.", show_default=False)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
@@ -44,8 +57,11 @@ def people_errors(function: Function) -> Function:
             code = _code(error)
             if code is None:
                 last = traceback.extract_tb(error.__traceback__)[-1]
-                fail(f"unexpected {type(error).__name__}: {error} ({last.filename}:{last.lineno}). GAINSTAGE_DEBUG=1 shows the whole trace", 1)
-            fail(str(error), code)
+                fail(
+                    f"unexpected {type(error).__name__}: {error} ({last.filename}:{last.lineno}). GAINSTAGE_DEBUG=1 shows the whole trace",
+                    1,
+                )
+            fail(str(error), code or 2)
 
     return wrapped  # type: ignore[return-value]
 
@@ -102,7 +118,11 @@ def pick_device(device: str) -> str:
 
 
 def changes(
-    overrides: list[str] | None, task: str | None = None, policy: str | None = None, seed: int | None = None, budget: list[str] | None = None
+    overrides: list[str] | None,
+    task: str | None = None,
+    policy: str | None = None,
+    seed: int | None = None,
+    budget: list[str] | None = None,
 ) -> list[str]:
     """The short options as overrides, behind which the written ones stand."""
     import json

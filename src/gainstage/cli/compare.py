@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import queue
 import webbrowser
@@ -39,13 +38,26 @@ class Job:
 
 @people_errors
 def compare(
-    arms: Annotated[list[str] | None, typer.Argument(help="Methods or YAML files; the first is the baseline. With changes: 'grpo,plan.epochs=2'.", show_default=False)] = None,
+    arms: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Methods or YAML files; the first is the baseline. With changes: 'grpo,plan.epochs=2'.",
+            show_default=False,
+        ),
+    ] = None,
     task: TaskName = None,
     policy: PolicyName = None,
     budget: BudgetText = None,
     seeds: Annotated[int, typer.Option("--seeds", help="Runs of each arm.")] = 3,
-    common: Annotated[list[str] | None, typer.Option("--set", help="Change for every arm, key=value.", show_default=False)] = None,
-    name: Annotated[str | None, typer.Option("--name", help="Name of the comparison; an unfinished one of that name goes on.", show_default=False)] = None,
+    common: Annotated[
+        list[str] | None, typer.Option("--set", help="Change for every arm, key=value.", show_default=False)
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(
+            "--name", help="Name of the comparison; an unfinished one of that name goes on.", show_default=False
+        ),
+    ] = None,
     runs: Annotated[Path, typer.Option("--runs", help="Folder of all runs.")] = Path("runs"),
     jobs: Annotated[int, typer.Option("--jobs", "-j", help="Runs side by side; 0 = one a core.")] = 0,
     metric: Annotated[str, typer.Option("--metric", help="What is compared.")] = "pass@1",
@@ -87,12 +99,22 @@ def compare(
     shared = changes(list(common or []), task, policy, None, budget or DEFAULT_BUDGET)
     cores = multiprocessing.cpu_count()
     jobs = jobs or cores
-    plan = [_job(arm, chosen, seed, shared, home, plugin or [], max(cores // jobs, 1)) for seed in range(seeds) for arm in chosen]
+    plan = [
+        _job(arm, chosen, seed, shared, home, plugin or [], max(cores // jobs, 1))
+        for seed in range(seeds)
+        for arm in chosen
+    ]
     for job in plan[: len(chosen)]:
         load(job.recipe, [*job.overrides, "seed=0"])  # every mistake is said before the first run
     _run_all(plan, jobs)
     records = [record for job in plan if (record := load_record(job.folder)) is not None]
-    report = measure(records, metric, baseline=plan[0].arm, title=" against ".join(dict.fromkeys(job.arm for job in plan)), created=datetime.now(UTC).isoformat(timespec="minutes"))
+    report = measure(
+        records,
+        metric,
+        baseline=plan[0].arm,
+        title=" against ".join(dict.fromkeys(job.arm for job in plan)),
+        created=datetime.now(UTC).isoformat(timespec="minutes"),
+    )
     replace_text(home / "report.html", render(report))
     replace_text(home / "report.md", report.markdown())
     replace_text(home / "report.json", report.to_json())
@@ -107,7 +129,9 @@ def compare(
         webbrowser.open((home / "report.html").resolve().as_uri())
 
 
-def _job(arm: str, chosen: Sequence[str], seed: int, shared: list[str], home: Path, plugins: Sequence[Path], threads: int) -> Job:
+def _job(
+    arm: str, chosen: Sequence[str], seed: int, shared: list[str], home: Path, plugins: Sequence[Path], threads: int
+) -> Job:
     recipe, *own = arm.split(",")
     name = Path(recipe).stem if not own else f"{Path(recipe).stem} ({', '.join(own)})"
     if chosen.count(arm) > 1:
@@ -166,7 +190,9 @@ def _run_all(plan: Sequence[Job], jobs: int) -> None:
             for worker in working.values():
                 worker.terminate()
     if failures:
-        raise RecipeError(f"{len(failures)} of {len(plan)} runs failed; the first: {failures[0]}. Mend it and give the same command again: finished runs are kept")
+        raise RecipeError(
+            f"{len(failures)} of {len(plan)} runs failed; the first: {failures[0]}. Mend it and give the same command again: finished runs are kept"
+        )
 
 
 def _is_done(job: Job) -> bool:
@@ -176,7 +202,11 @@ def _is_done(job: Job) -> bool:
 
     record = load_record(job.folder)
     known = job.folder / "fingerprint"
-    return record is not None and known.is_file() and known.read_text() == load(job.recipe, [*job.overrides, f"seed={job.seed}"]).fingerprint()
+    return (
+        record is not None
+        and known.is_file()
+        and known.read_text() == load(job.recipe, [*job.overrides, f"seed={job.seed}"]).fingerprint()
+    )
 
 
 def _work(job: Job, news: Any) -> None:
@@ -221,6 +251,6 @@ def _work(job: Job, news: Any) -> None:
 
 
 def _light(row: dict[str, float]) -> dict[str, float]:
-    return {key: row[key] for key in ("reward/mean", "length/mean", "entropy/mean", "budget/generated_tokens") if key in row}
-
-
+    return {
+        key: row[key] for key in ("reward/mean", "length/mean", "entropy/mean", "budget/generated_tokens") if key in row
+    }

@@ -15,13 +15,18 @@ from gainstage.cli.common import AsJson, Device, PolicyName, Threads, people_err
 def evaluate(
     task: Annotated[str, typer.Option("--task", help="Task: a name, jsonl:PATH, hf:ID, rg:NAME.")] = "arithmetic",
     policy: PolicyName = None,
-    settings: Annotated[list[str] | None, typer.Argument(help="Settings, key=value: task.levels=[3], rollout.generate.max_new=256", show_default=False)] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Argument(help="Settings, key=value: task.levels=[3], rollout.generate.max_new=256", show_default=False),
+    ] = None,
     problems: Annotated[int, typer.Option("--problems", "-n", help="Held-out problems.")] = 200,
     samples: Annotated[int, typer.Option("--samples", "-k", help="Answers to each.")] = 1,
     split: Annotated[str, typer.Option("--split", help="validation or test.")] = "test",
     temperature: Annotated[float, typer.Option("--temperature", help="0 = greedy.")] = 0.0,
     seed: Annotated[int, typer.Option("--seed")] = 0,
-    save: Annotated[Path | None, typer.Option("--save", help="Write every answer as JSON lines.", show_default=False)] = None,
+    save: Annotated[
+        Path | None, typer.Option("--save", help="Write every answer as JSON lines.", show_default=False)
+    ] = None,
     as_json: AsJson = False,
     device: Device = "auto",
     threads: Threads = None,
@@ -64,7 +69,9 @@ def evaluate(
             right = sum(float(t.parts.get("verdict") or t.parts.get("success") or 0) for t in written)
             progress.update(chain.task.name, done / (len(asked) * samples), note=f"{right:.0f} of {done} right")
 
-        records = look(chain, models, asked, samples, seed=seed, temperature=temperature, rows=rows, batch=max(16, samples))
+        records = look(
+            chain, models, asked, samples, seed=seed, temperature=temperature, rows=rows, batch=max(16, samples)
+        )
     numbers = summarize(records, ks(samples), "")
     if save:
         lines = [
@@ -76,10 +83,16 @@ def evaluate(
     if as_json:
         print(json.dumps({"task": chain.task.name, "split": split, "policy": policy or "micro", **numbers}))
         return
-    print(f"{policy or 'micro'} on {chain.task.name} ({split}, {len(asked)} problems x {samples}, temperature {temperature:g})")
+    print(
+        f"{policy or 'micro'} on {chain.task.name} ({split}, {len(asked)} problems x {samples}, temperature {temperature:g})"
+    )
     if "pass@1" in numbers:
-        print(f"  pass@1   {numbers['pass@1']:.3f}  95 % interval [{numbers['pass@1/low']:.3f}, {numbers['pass@1/high']:.3f}]")
+        print(
+            f"  pass@1   {numbers['pass@1']:.3f}  95 % interval [{numbers['pass@1/low']:.3f}, {numbers['pass@1/high']:.3f}]"
+        )
     for key, value in numbers.items():
         if key.startswith("pass@") and key.count("/") == 0 and key != "pass@1":
             print(f"  {key:8} {value:.3f}")
-    print(f"  reward {numbers['reward/mean']:.3f}, length {numbers['length/mean']:.1f} tokens, cut off {100 * numbers['length/truncated']:.1f} %")
+    print(
+        f"  reward {numbers['reward/mean']:.3f}, length {numbers['length/mean']:.1f} tokens, cut off {100 * numbers['length/truncated']:.1f} %"
+    )

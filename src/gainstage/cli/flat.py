@@ -27,7 +27,13 @@ ORDER = (
 
 def flat_source(recipe: Recipe, chains: Sequence[Chain]) -> str:
     """Python text that reads from top to bottom as an iteration runs."""
-    lines = [f'"""{recipe.name}: {recipe.title}', "", *(f"    {line}" for line in recipe.yaml().splitlines()), '"""', ""]
+    lines = [
+        f'"""{recipe.name}: {recipe.title}',
+        "",
+        *(f"    {line}" for line in recipe.yaml().splitlines()),
+        '"""',
+        "",
+    ]
     seen: set[Any] = set()
     for index, chain in enumerate(chains):
         if recipe.phases:
@@ -96,9 +102,18 @@ def _helpers(function: Any) -> Iterator[Any]:
         target = None
         if isinstance(node.func, ast.Name):
             target = function.__globals__.get(node.func.id)
-        elif isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Name) and node.func.value.id == "self" and owner:
+        elif (
+            isinstance(node.func, ast.Attribute)
+            and isinstance(node.func.value, ast.Name)
+            and node.func.value.id == "self"
+            and owner
+        ):
             target = getattr(owner, node.func.attr, None)
-        if inspect.isfunction(target) and target.__module__.startswith("gainstage.") and ".types" not in target.__module__:
+        if (
+            inspect.isfunction(target)
+            and target.__module__.startswith("gainstage.")
+            and ".types" not in target.__module__
+        ):
             yield target
 
 

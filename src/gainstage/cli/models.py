@@ -15,7 +15,10 @@ def pretrain(
     size: Annotated[str, typer.Argument(help="micro or micro-half.")] = "micro",
     out: Annotated[Path | None, typer.Option("--out", help="Folder of the model.", show_default=False)] = None,
     seed: Annotated[int, typer.Option("--seed")] = 0,
-    steps: Annotated[int | None, typer.Option("--steps", help="Optimizer steps; absent = those of the shipped weights.", show_default=False)] = None,
+    steps: Annotated[
+        int | None,
+        typer.Option("--steps", help="Optimizer steps; absent = those of the shipped weights.", show_default=False),
+    ] = None,
     threads: Threads = None,
 ) -> None:
     """Make the embedded model again from its synthetic tasks. The same seed gives the same weights.
@@ -43,7 +46,9 @@ def pretrain(
 @people_errors
 def sample(
     policy: Annotated[str, typer.Argument(help="micro, smollm2, a run, a folder, or a hub name.")] = "micro",
-    prompt: Annotated[str | None, typer.Option("--prompt", "-p", help="Ask once; absent = a conversation.", show_default=False)] = None,
+    prompt: Annotated[
+        str | None, typer.Option("--prompt", "-p", help="Ask once; absent = a conversation.", show_default=False)
+    ] = None,
     max_new: Annotated[int, typer.Option("--max-new", help="Most tokens of an answer.")] = 128,
     temperature: Annotated[float, typer.Option("--temperature", help="0 = greedy.")] = 0.7,
     top_p: Annotated[float, typer.Option("--top-p")] = 1.0,

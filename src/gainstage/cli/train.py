@@ -26,20 +26,34 @@ from gainstage.cli.common import (
 
 @people_errors
 def train(
-    recipe: Annotated[str | None, typer.Argument(help="A method of the catalogue (`gainstage methods`) or a YAML file.", show_default=False)] = None,
+    recipe: Annotated[
+        str | None,
+        typer.Argument(help="A method of the catalogue (`gainstage methods`) or a YAML file.", show_default=False),
+    ] = None,
     overrides: Overrides = None,
     task: TaskName = None,
     policy: PolicyName = None,
     budget: BudgetText = None,
     seed: Seed = None,
-    name: Annotated[str | None, typer.Option("--name", help="Name of the run's folder under --runs.", show_default=False)] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", help="Name of the run's folder under --runs.", show_default=False)
+    ] = None,
     runs: Annotated[Path, typer.Option("--runs", help="Folder of all runs.")] = Path("runs"),
-    resume: Annotated[Path | None, typer.Option("--resume", help="Go on with the run in this folder.", show_default=False)] = None,
+    resume: Annotated[
+        Path | None, typer.Option("--resume", help="Go on with the run in this folder.", show_default=False)
+    ] = None,
     clean: Annotated[bool, typer.Option("--clean", help="Delete a run of that name first.")] = False,
     plugin: Plugins = None,
-    track: Annotated[list[str] | None, typer.Option("--track", help="tensorboard, trackio or wandb.", show_default=False)] = None,
-    log_names: Annotated[str | None, typer.Option("--log-names", help="Spelling of metric names there: trl, verl or sb3.", show_default=False)] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything, print the plan, train nothing.")] = False,
+    track: Annotated[
+        list[str] | None, typer.Option("--track", help="tensorboard, trackio or wandb.", show_default=False)
+    ] = None,
+    log_names: Annotated[
+        str | None,
+        typer.Option("--log-names", help="Spelling of metric names there: trl, verl or sb3.", show_default=False),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check everything, print the plan, train nothing.")
+    ] = False,
     device: Device = "auto",
     threads: Threads = None,
 ) -> None:
@@ -72,7 +86,9 @@ def train(
     with Progress() as progress:
         if resume is not None:
             if recipe or overrides or task or policy or budget or seed is not None:
-                raise RecipeError("--resume takes the run as it is: give no recipe and no changes (start a new run for other settings)")
+                raise RecipeError(
+                    "--resume takes the run as it is: give no recipe and no changes (start a new run for other settings)"
+                )
             run = Run.resume(resume, device=where, warn=progress.say)
         else:
             if recipe is None:
@@ -97,7 +113,9 @@ def train(
             record = run.execute()
             if not run.trainer.finished:
                 folder.close("stopped", iteration=run.trainer.iteration)
-                progress.say(f"stopped at iteration {run.trainer.iteration}; go on with: gainstage train --resume {folder.path}")
+                progress.say(
+                    f"stopped at iteration {run.trainer.iteration}; go on with: gainstage train --resume {folder.path}"
+                )
                 raise typer.Exit(130)
         sinks.close()
         progress.finish(folder.name, final_line(record.numbers(), run.task.name))

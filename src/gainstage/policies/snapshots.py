@@ -40,17 +40,23 @@ def parse_role(name: str, spec: Mapping[str, Any] | str) -> Role:
         role = Role(name, "copy", {}, spec.pop("of"), str(spec.pop("on", "start")), float(spec.pop("tau", 1.0)))
         clock = role.on.split(":")[0].split(".")[0]
         if clock not in (*CLOCKS, "phase", "update"):
-            raise RecipeError(f"models.{name}.on: {role.on!r} is no clock; known: start, round, iteration, step, phase:<name>, update.<learner>")
+            raise RecipeError(
+                f"models.{name}.on: {role.on!r} is no clock; known: start, round, iteration, step, phase:<name>, update.<learner>"
+            )
         if not 0 < role.tau <= 1:
             raise RecipeError(f"models.{name}.tau must lie in (0, 1], got {role.tau}")
         if spec:
-            raise RecipeError(f"models.{name}: a copy has no setting {sorted(spec)[0]!r}; {near(sorted(spec)[0], ['of', 'on', 'tau'])}")
+            raise RecipeError(
+                f"models.{name}: a copy has no setting {sorted(spec)[0]!r}; {near(sorted(spec)[0], ['of', 'on', 'tau'])}"
+            )
         return role
     if len(kinds) != 1:
         raise RecipeError(f"models.{name}: give one of load, net, of, remote; got {sorted(spec)}")
     made = spec.pop(kinds[0])
     settings = {"source": made, **spec} if kinds[0] != "net" else spec
-    return Role(name, {"load": "causal_lm", "net": str(made), "remote": "remote_lm"}[kinds[0]], settings, spec.get("of"))
+    return Role(
+        name, {"load": "causal_lm", "net": str(made), "remote": "remote_lm"}[kinds[0]], settings, spec.get("of")
+    )
 
 
 class Models:
@@ -81,13 +87,15 @@ class Models:
             raise RecipeError(f"models: {' -> '.join([*self._open, name])} copy one another")
         self._open.append(name)
         role = self.roles[name]
-        source = self._make(role.of) if role.of else None
+        source: Any = self._make(role.of) if role.of else None
         if role.make == "copy":
             handle = source.snapshot(name, frozen=name not in self.trained)
         else:
             extra = {"of": source} if role.of else {}
             factory = build("net", role.make, {k: v for k, v in role.settings.items() if k != "of"}, f"models.{name}")
-            handle = factory.make(role=name, meter=self.meter, device=self.device, trained=name in self.trained, **extra)
+            handle = factory.make(
+                role=name, meter=self.meter, device=self.device, trained=name in self.trained, **extra
+            )
         self._open.pop()
         self.handles[name] = handle
         return handle
@@ -96,7 +104,9 @@ class Models:
         try:
             return self.handles[role]
         except KeyError:
-            raise KeyError(f"role {role!r} was not declared by `uses` of any component; roles here: {sorted(self.handles)}") from None
+            raise KeyError(
+                f"role {role!r} was not declared by `uses` of any component; roles here: {sorted(self.handles)}"
+            ) from None
 
     def __contains__(self, role: str) -> bool:
         return role in self.handles
@@ -109,7 +119,7 @@ class Models:
         """A clock ticks: `iteration`, `step`, `round`, `phase:<name>`, `update.<learner>`. Copies on it follow their source."""
         for role in self.roles.values():
             if role.make == "copy" and role.on == name and role.name in self.handles:
-                follow(self.handles[role.name], self.handles[role.of], role.tau)
+                follow(self.handles[role.name], self.handles[str(role.of)], role.tau)
 
     @contextmanager
     def scratch(self, role: str) -> Iterator[Any]:
@@ -126,7 +136,11 @@ class Models:
 
     def state_dict(self) -> dict[str, dict[str, torch.Tensor]]:
         """Weights of every role that has weights here, adapters-off views left out (their weights are their source's)."""
-        return {name: weights(handle) for name, handle in self.handles.items() if getattr(handle, "adapters", True) and hasattr(handle, "module")}
+        return {
+            name: weights(handle)
+            for name, handle in self.handles.items()
+            if getattr(handle, "adapters", True) and hasattr(handle, "module")
+        }
 
     def load_state_dict(self, state: Mapping[str, Mapping[str, torch.Tensor]], versions: Mapping[str, int]) -> None:
         for name, tensors in state.items():
@@ -157,10 +171,14 @@ def load_weights(handle: Any, tensors: Mapping[str, torch.Tensor]) -> None:
     """
     own = weights(handle)
     if set(own) != set(tensors):
-        raise RecipeError(f"role {handle.role!r}: saved weights do not fit, they differ in {sorted(set(own) ^ set(tensors))[:5]}")
+        raise RecipeError(
+            f"role {handle.role!r}: saved weights do not fit, they differ in {sorted(set(own) ^ set(tensors))[:5]}"
+        )
     for key, value in own.items():
         if value.shape != tensors[key].shape:
-            raise RecipeError(f"role {handle.role!r}: {key} has shape {tuple(value.shape)}, saved {tuple(tensors[key].shape)}")
+            raise RecipeError(
+                f"role {handle.role!r}: {key} has shape {tuple(value.shape)}, saved {tuple(tensors[key].shape)}"
+            )
         value.data.copy_(tensors[key])
 
 

@@ -50,7 +50,9 @@ class Dataset:
     def _examples(self, ctx: Any) -> Iterator[tuple[Problem, tuple[str, ...]]]:
         if self.source == "artifact":
             if not ctx.artifacts.get(self.artifact):
-                raise RecipeError(f"store.dataset: the artifact {self.artifact!r} is empty or was not written by an earlier phase")
+                raise RecipeError(
+                    f"store.dataset: the artifact {self.artifact!r} is empty or was not written by an earlier phase"
+                )
             for index, row in enumerate(ctx.artifacts[self.artifact][: self.rows]):
                 yield Problem(str(row.get("id", index)), row["prompt"]), (row["completion"],)
             return
@@ -99,7 +101,9 @@ class Dataset:
         self.cursor = int(state["cursor"])
 
 
-def expert_row(problem: Problem, prompt: list[int], answer: list[int], group: int, sample: int, actor: str) -> Trajectory:
+def expert_row(
+    problem: Problem, prompt: list[int], answer: list[int], group: int, sample: int, actor: str
+) -> Trajectory:
     """A row whose answer somebody else wrote: every token of it is trained."""
     size = len(prompt) + len(answer)
     columns = {

@@ -59,17 +59,11 @@ def declared(name: str) -> Column:
     raise KeyError(f"column {name!r} is not declared: call column({name!r}, kind) first")
 
 
-for _name in (
-    "reward group sample episode actor version stop truncated parts/ length temperature greedy advantage "
-    "success problem weight_row"
-).split():
+for _name in ["reward", "group", "sample", "episode", "actor", "version", "stop", "truncated", "parts/", "length", "temperature", "greedy", "advantage", "success", "problem", "weight_row"]:
     column(_name, "row")
 column("turn_rewards", "turn")
 column("turn_mask", "turn")
-for _name in (
-    "mask tokens behaviour_logprobs old_logprobs ref_logprobs rewards terminated values next_values returns "
-    "advantages weight entropy"
-).split():
+for _name in ["mask", "tokens", "behaviour_logprobs", "old_logprobs", "ref_logprobs", "rewards", "terminated", "values", "next_values", "returns", "advantages", "weight", "entropy"]:
     column(_name, "step")
 column("author", "step", fill=-1)
 column("turn", "step", fill=-2)
@@ -195,7 +189,9 @@ class Batch:
         for name, value in self.columns.items():
             kind = declared(name).kind
             if kind in ("step", "edge") and value.dim() > axis and value.shape[axis] == size:
-                folded[name] = value.movedim(axis, 1).reshape(-1, *[s for i, s in enumerate(value.shape) if i not in (0, axis)])
+                folded[name] = value.movedim(axis, 1).reshape(
+                    -1, *[s for i, s in enumerate(value.shape) if i not in (0, axis)]
+                )
             else:
                 folded[name] = value.repeat_interleave(size, 0)
         problems = [p for p in self.problems for _ in range(size)]
@@ -234,7 +230,11 @@ class Batch:
                 total = total + place_on_turns(turn * self["turn_mask"], self["turn"], self["mask"])
             return total + place_on_last(row, self["mask"]) if row is not None else total
         if level == "turn":
-            total = turn * self["turn_mask"] if turn is not None else torch.zeros(self["turn_mask"].shape, device=self.device)
+            total = (
+                turn * self["turn_mask"]
+                if turn is not None
+                else torch.zeros(self["turn_mask"].shape, device=self.device)
+            )
             if row is not None:
                 total = total + place_on_last(row, self["turn_mask"].bool())
             if step is not None:

@@ -52,7 +52,12 @@ class Learner:
         module = getattr(ctx.models[self.train[0].split(".")[0]], "module", None)
         if "lr" in settings:
             raise RecipeError(f"update: set the learner's own `lr`, not optimizer.{kind}.lr: the schedule works on it")
-        shared: dict[str, Any] = {"lr": self.lr, "betas": self.betas, "eps": self.eps, "weight_decay": self.weight_decay}
+        shared: dict[str, Any] = {
+            "lr": self.lr,
+            "betas": self.betas,
+            "eps": self.eps,
+            "weight_decay": self.weight_decay,
+        }
         self.opt = build_optimizer(named, kind=kind, module=module, **(shared | settings))
         self.named = named
 
@@ -147,7 +152,10 @@ class PolicyLearner(Learner):
     denominator: Literal["kept", "all"] = "all"
 
     def __post_init__(self) -> None:
-        self.terms = [(name, build("objective", name, s, f"update.policy.objectives.{name}")) for name, s in map(_one, self.objectives)]
+        self.terms = [
+            (name, build("objective", name, s, f"update.policy.objectives.{name}"))
+            for name, s in map(_one, self.objectives)
+        ]
         self.needs = tuple(dict.fromkeys(c for _, term in self.terms for c in needs_of(term)))
         self.wants = tuple(dict.fromkeys(w for _, term in self.terms for w in getattr(term, "wants", ())))
         self.writes = ("weight",)
@@ -187,7 +195,9 @@ class PolicyLearner(Learner):
 def needs_of(term: Any) -> tuple[str, ...]:
     """The columns an objective reads; one that depends on a setting names the setting in braces."""
     settings = getattr(term, "keywords", {})
-    return tuple(str(settings.get(c[1:-1], "behaviour_logprobs")) if c.startswith("{") else c for c in getattr(term, "needs", ()))
+    return tuple(
+        str(settings.get(c[1:-1], "behaviour_logprobs")) if c.startswith("{") else c for c in getattr(term, "needs", ())
+    )
 
 
 def _one(entry: str | Mapping[str, Any]) -> tuple[str, dict[str, Any]]:

@@ -123,7 +123,9 @@ class CausalPolicy:
             found = self.evaluate(batch).logprobs
         return [found[i, len(p) : len(p) + len(c)] for i, (p, c) in enumerate(zip(prefix, cont, strict=True))]
 
-    def generate(self, requests: Sequence[Prompt], *, max_new: int, stop: Sequence[str] = (), want: Sequence[str] = ()) -> list[list[Completion]]:
+    def generate(
+        self, requests: Sequence[Prompt], *, max_new: int, stop: Sequence[str] = (), want: Sequence[str] = ()
+    ) -> list[list[Completion]]:
         """Continuations by the engine, metered. One list per prompt, one completion per key."""
         with self._switch():
             found = self.engine.generate(list(requests), max_new=max_new, stop=tuple(stop), want=tuple(want))
@@ -149,7 +151,9 @@ class CausalPolicy:
         padded = states.new_zeros(layout.rows * layout.steps, states.shape[-1]).index_copy(0, flat, states)
         return padded.view(layout.rows, layout.steps, -1)
 
-    def head_logprobs(self, hidden: Tensor, target: Tensor, temperature: Tensor | None, entropy: bool) -> tuple[Tensor, Tensor | None]:
+    def head_logprobs(
+        self, hidden: Tensor, target: Tensor, temperature: Tensor | None, entropy: bool
+    ) -> tuple[Tensor, Tensor | None]:
         """Log-probs (and entropy) at `hidden "N D"`, in chunks so that `[N, V]` is never whole in memory."""
         head = self.module.get_output_embeddings()
         cap = getattr(self.module.config, "final_logit_softcapping", None)
@@ -182,7 +186,16 @@ class CausalPolicy:
     def snapshot(self, role: str, *, frozen: bool = True) -> CausalPolicy:
         """A copy under another role name. With adapters, a frozen copy of the start is the base with the adapters off."""
         if self.peft is not None and frozen and self.version == 0:
-            view = CausalPolicy(self.module, self.tokenizer, self.engine, role, self.meter, self.peft, adapters=False, source=self.source)
+            view = CausalPolicy(
+                self.module,
+                self.tokenizer,
+                self.engine,
+                role,
+                self.meter,
+                self.peft,
+                adapters=False,
+                source=self.source,
+            )
             return view
         whole = copy.deepcopy(self.peft if self.peft is not None else self.module)
         module = whole.get_base_model() if self.peft is not None else whole

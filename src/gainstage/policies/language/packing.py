@@ -56,7 +56,9 @@ def packed(layout: Layout) -> Iterator[None]:
         _ACTIVE.pop()
 
 
-def _attention(module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **kwargs: Any) -> Any:
+def _attention(
+    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **kwargs: Any
+) -> Any:
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
     if not _ACTIVE:

@@ -49,7 +49,9 @@ class CausalLm:
         module, tokenizer, adapted = load_causal_lm(self.source, self.dtype, self.trust_remote_code)
         if self.chat_template is not None:
             path = Path(self.chat_template)
-            tokenizer.chat_template = path.read_text() if path.suffix == ".jinja" and path.is_file() else self.chat_template
+            tokenizer.chat_template = (
+                path.read_text() if path.suffix == ".jinja" and path.is_file() else self.chat_template
+            )
         module.to(device)
         if adapted is None and self.lora:
             adapted = add_lora(module, self.lora if isinstance(self.lora, Lora) else Lora())
@@ -63,7 +65,9 @@ class CausalLm:
         if self.compile:
             module.base_model.compile(dynamic=True)
         name, settings = (self.engine, {}) if isinstance(self.engine, str) else next(iter(self.engine.items()))
-        engine = build("engine", name, {**(settings or {}), **self.engine_settings}, f"models.{role}.engine").bind(module, tokenizer)
+        engine = build("engine", name, {**(settings or {}), **self.engine_settings}, f"models.{role}.engine").bind(
+            module, tokenizer
+        )
         return CausalPolicy(module, tokenizer, engine, role, meter, adapted, source=self.source)
 
 
@@ -114,11 +118,15 @@ def locate(source: str) -> str:
         for folder in (path, path / "hf", path / "final"):
             if (folder / "config.json").is_file() or (folder / "adapter_config.json").is_file():
                 return str(folder)
-        raise RecipeError(f"{source!r} holds no model: neither config.json nor adapter_config.json in it, in hf/ or in final/")
+        raise RecipeError(
+            f"{source!r} holds no model: neither config.json nor adapter_config.json in it, in hf/ or in final/"
+        )
     if source.startswith((".", "/", "~")) or source.count("/") > 1:
         raise RecipeError(f"the model folder {source!r} does not exist")
     if os.environ.get("HF_HUB_OFFLINE") == "1" and "/" not in source:
-        raise RecipeError(f"no model {source!r}: short names are {', '.join(SHORT)}; else give a folder or a hub name such as org/name")
+        raise RecipeError(
+            f"no model {source!r}: short names are {', '.join(SHORT)}; else give a folder or a hub name such as org/name"
+        )
     return source
 
 

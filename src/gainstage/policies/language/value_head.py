@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from gainstage.policies.language.causal_lm import CausalPolicy
 from gainstage.registry import RecipeError, component
@@ -72,9 +72,13 @@ class ValueHead:
     `of` names the policy whose weights and tokenizer it begins with.
     """
 
-    def make(self, role: str, meter: Any, device: torch.device, trained: bool, of: CausalPolicy | None = None) -> ValuePolicy:
+    def make(
+        self, role: str, meter: Any, device: torch.device, trained: bool, of: CausalPolicy | None = None
+    ) -> ValuePolicy:
         if of is None:
-            raise RecipeError(f"models.{role}: a value head needs a policy to start from; write {{net: value_head, of: policy}}")
+            raise RecipeError(
+                f"models.{role}: a value head needs a policy to start from; write {{net: value_head, of: policy}}"
+            )
         trunk = copy.deepcopy(of.module).requires_grad_(trained)
         trunk.get_output_embeddings().weight.requires_grad_(trained)
         module = ValueModel(trunk, trunk.config.hidden_size).to(device).requires_grad_(trained)
