@@ -67,7 +67,8 @@ def find_files(source: str, config: str | None = None) -> dict[str, list[Path]]:
     local = data_dir() / source
     if not path.is_absolute() and local.exists():
         return find_files(str(local), config)
-    raise DataError(f"no data set at {source}: looked for {path.absolute()} and {local}")
+    looked = [path] if path.is_absolute() else [path.absolute(), local]
+    raise DataError(f"no data set at {source}: looked for {' and '.join(map(str, looked))}")
 
 
 def hub_folder(name: str) -> Path:
