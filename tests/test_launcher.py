@@ -21,7 +21,10 @@ case "$1 $2" in
   "-m venv")
     echo venv >>"$STAND_IN_LOG"
     mkdir -p "$3/bin"; cp "$0" "$3/bin/python"; touch "$3/pyvenv.cfg"
-    printf '#!/usr/bin/env bash\\necho "gainstage in $PWD:"; printf "<%%s>" "$@"; exit ${STAND_IN_EXIT:-0}\\n' >"$3/bin/gainstage"
+    cat >"$3/bin/gainstage" <<'END'
+#!/usr/bin/env bash
+echo "gainstage in $PWD:"; printf "<%s>" "$@"; exit ${STAND_IN_EXIT:-0}
+END
     chmod +x "$3/bin/gainstage" ;;
   "-m pip")
     echo "pip ${*: -1}" >>"$STAND_IN_LOG"
@@ -54,7 +57,7 @@ class Clone:
     def venv(self) -> Path:
         return self.root / ".venv"
 
-    def start(self, *arguments: str, cwd: Path | None = None, gs: Path | None = None, **variables: str) -> subprocess.Popen:
+    def start(self, *arguments: str, cwd: Path | None = None, gs: Path | None = None, **variables: str):
         return subprocess.Popen(
             [str(gs or self.root / "gs"), *arguments], cwd=cwd or self.root, env={**self.environment, **variables},
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
@@ -165,7 +168,8 @@ def test_a_moved_clone_gets_a_new_environment(clone: Clone, tmp_path: Path):
     clone.run()
     clone.root = clone.root.rename(tmp_path / "moved")
     code, _, err = clone.run()
-    assert code == 0 and "made for another folder" in err and clone.did() == ["venv", "lock", "compiled", "pip " + str(tmp_path / "a clone"), *ALL]
+    assert code == 0 and "made for another folder" in err
+    assert clone.did() == [*ALL[:3], f"pip {tmp_path / 'a clone'}", *ALL]
 
 
 def test_an_environment_whose_python_is_gone_is_made_again(clone: Clone):
@@ -232,7 +236,8 @@ def test_a_dry_run_tells_and_changes_nothing(clone: Clone):
 def test_lint_names_its_commands(clone: Clone):
     clone.run("setup")
     _, _, err = clone.run("lint", GS_DRY_RUN="1")
-    assert err.splitlines() == ["gs: ruff check .", "gs: ruff format --check .", "gs: mypy", "gs: lint-imports --no-cache"]
+    said = [line.removeprefix("gs: ") for line in err.splitlines()]
+    assert said == ["ruff check .", "ruff format --check .", "mypy", "lint-imports --no-cache"]
 
 
 def test_half_a_clone_is_said(clone: Clone):

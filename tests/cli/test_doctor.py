@@ -17,8 +17,9 @@ from typer.testing import CliRunner
 from gainstage.cli import doctor
 
 MACHINE = {
-    "platform": "Linux", "processor": "a processor", "cores": 2, "threads": 1, "omp_num_threads": "1", "memory_gigabytes": 24.0,
-    "memory_free_gigabytes": 20.0, "disk_free_gigabytes": 50.0, "gpus": [], "torch_cuda": None, "mps": False, "nvidia_driver": False,
+    "platform": "Linux", "processor": "a processor", "cores": 2, "threads": 1, "omp_num_threads": "1",
+    "memory_gigabytes": 24.0, "memory_free_gigabytes": 20.0, "disk_free_gigabytes": 50.0, "gpus": [],
+    "torch_cuda": None, "mps": False, "nvidia_driver": False,
 }  # fmt: skip
 
 
@@ -80,8 +81,9 @@ def test_conflicts_inside_what_gainstage_needs_are_errors(monkeypatch: pytest.Mo
 
 def test_conflicts_around_it_are_notes_and_elsewhere_nothing(monkeypatch: pytest.MonkeyPatch):
     install(
-        monkeypatch, torch=("2.13.0+cpu", []), other=("1.0", ["torch==2.9.0"]), far=("1.0", ["away<2"]), away=("2.0", []),
-        torchvision=("0.30.0", ["torch==2.15.0"]), fine=("1.0", ["torch>=2"]), gainstage=("0.1", ["torch>=99"]),
+        monkeypatch, torch=("2.13.0+cpu", []), other=("1.0", ["torch==2.9.0"]), far=("1.0", ["away<2"]),
+        away=("2.0", []), torchvision=("0.30.0", ["torch==2.15.0"]), fine=("1.0", ["torch>=2"]),
+        gainstage=("0.1", ["torch>=99"]),
     )  # fmt: skip
     note, companion = doctor.check_conflicts(["torch"])
     assert not note.error and note.text.startswith("other 1.0 needs torch==2.9.0")
@@ -107,7 +109,8 @@ def test_the_machine_is_looked_at(change: dict, speeds: dict, word: str):
 
 def test_a_machine_in_order_gives_no_finding():
     assert doctor.check_machine(MACHINE, {"1 thread": 20.0, "2 threads": 38.0}) == []
-    assert doctor.check_machine({**MACHINE, "nvidia_driver": True, "gpus": [{"name": "X"}], "torch_cuda": "13"}, {}) == []
+    seen = {**MACHINE, "nvidia_driver": True, "gpus": [{"name": "X"}], "torch_cuda": "13"}
+    assert doctor.check_machine(seen, {}) == []
 
 
 def test_the_data_folder_is_named_with_who_set_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -57,7 +57,9 @@ def test_intervals_are_taken_from_what_measures_give(tmp_path: Path, measured: d
 
 
 def test_names_that_are_no_hub_names_stay_out_of_the_front_matter(tmp_path: Path):
-    head, body = card(tmp_path, {}, base_model="/home/me/model", dataset="jsonl:data.jsonl", adapter=True, license="mit")
+    head, body = card(
+        tmp_path, {}, base_model="/home/me/model", dataset="jsonl:data.jsonl", adapter=True, license="mit"
+    )
     assert "base_model" not in head and "datasets" not in head and head["license"] == "mit"
     assert head["library_name"] == "peft" and "AutoPeftModelForCausalLM" in body
     assert "Nothing was measured" in body and "model-index" not in head

@@ -37,7 +37,7 @@ def test_made_up_names_count_upwards_and_are_never_reused(runs: Path):
 def test_a_taken_name_is_kept_unless_clean_is_given(runs: Path):
     first = RunFolder.create("mine")
     first.log(0, {"reward/mean": 0.5})
-    with pytest.raises(RunExists, match="--resume continues it, --clean starts it anew"):
+    with pytest.raises(RunExists, match="--resume continues it, --clean starts anew"):
         RunFolder.create("mine")
     assert lines(first)[0]["reward/mean"] == 0.5
     with pytest.raises(RunExists, match=f"is being written by process {os.getpid()}"):
@@ -229,7 +229,13 @@ def test_recipe_and_environment_tell_what_ran(runs: Path, monkeypatch: pytest.Mo
 
 
 def test_no_secret_reaches_a_file(runs: Path, monkeypatch: pytest.MonkeyPatch):
-    secrets = ["sk-abcdefghijklmnop1234", "plain-looking-value", "hunter2hunter2", "hf_ABCDEFGHIJKLMNOPQR", "s3cr3tvalue"]
+    secrets = [
+        "sk-abcdefghijklmnop1234",
+        "plain-looking-value",
+        "hunter2hunter2",
+        "hf_ABCDEFGHIJKLMNOPQR",
+        "s3cr3tvalue",
+    ]
     monkeypatch.setenv("JUDGE_API_KEY", secrets[1])
     folder = RunFolder.create()
     folder.write_recipe(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from gainstage.tracking import ALIASES, NAMES, describe, spelling
@@ -38,6 +40,8 @@ def test_a_name_of_its_own_has_no_description():
 @pytest.mark.parametrize("scheme", ALIASES)
 def test_aliases_translate_known_names_and_never_two_to_one(scheme: str):
     assert set(ALIASES[scheme]) <= set(NAMES)
+    for ours, theirs in ALIASES[scheme].items():
+        assert set(re.findall(r"{\w+}", theirs)) <= set(re.findall(r"{\w+}", ours))
     assert len(set(ALIASES[scheme].values())) == len(ALIASES[scheme])
 
 

@@ -12,7 +12,10 @@ from gainstage.tracking import arithmetic
 def test_prompts_times_samples_and_updates_a_batch():
     text = arithmetic({"groups": 16, "epochs": 2, "minibatch": 32, "tokens_per_microbatch": 4096}, 8, max_new=20)
     assert "16 prompts (plan.groups) x 8 answers each (samples) = 128 answers" in text
-    assert "each optimizer step sees 32 answers (plan.minibatch): 4 a pass; 2 passes (plan.epochs): 8 optimizer steps" in text
+    assert (
+        "each optimizer step sees 32 answers (plan.minibatch): 4 a pass; 2 passes (plan.epochs): 8 optimizer steps"
+        in text
+    )
     assert "up to 2,560 generated tokens" in text
     assert "at most 4,096 tokens at a time (plan.tokens_per_microbatch)" in text and "changes no result" in text
     assert "whole groups" not in text
@@ -34,7 +37,9 @@ def test_refills_are_paid_for():
 
 
 def test_other_units_and_stores():
-    assert "sees 640 decisions (plan.minibatch); 2 passes" in arithmetic({"groups": 8, "epochs": 2, "minibatch": 640, "unit": "step"}, 8)
+    assert "sees 640 decisions (plan.minibatch); 2 passes" in arithmetic(
+        {"groups": 8, "epochs": 2, "minibatch": 640, "unit": "step"}, 8
+    )
     text = arithmetic({"groups": 0, "updates": 16, "minibatch": 256, "unit": "step"}, None)
     assert "16 draws from the store (plan.updates) of 256 decisions" in text and "nothing is sampled" in text
     assert "how many answers each is decided as it goes" in arithmetic({"groups": 8}, None)

@@ -17,12 +17,16 @@ class Clock:
         return self.now
 
 
-@pytest.mark.parametrize(("seconds", "text"), [(0, "0 s"), (59.4, "59 s"), (59.6, "1:00"), (83, "1:23"), (7509, "2:05:09")])
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "0 s"), (59.4, "59 s"), (59.6, "1:00"), (83, "1:23"), (7509, "2:05:09")]
+)
 def test_duration(seconds: float, text: str):
     assert duration(seconds) == text
 
 
-@pytest.mark.parametrize(("number", "text"), [(0, "0"), (950, "950"), (999.7, "1k"), (12345, "12.3k"), (4.561e6, "4.56M"), (2e9, "2G")])
+@pytest.mark.parametrize(
+    ("number", "text"), [(0, "0"), (950, "950"), (999.7, "1k"), (12345, "12.3k"), (4.561e6, "4.56M"), (2e9, "2G")]
+)
 def test_count(number: float, text: str):
     assert count(number) == text
 
@@ -60,7 +64,9 @@ def test_plain_lines_come_at_most_every_few_seconds():
     progress.finish("grpo s0", "pass@1 0.9")
     lines = stream.getvalue().splitlines()
     assert len(lines) == 5 and "\x1b" not in stream.getvalue()
-    assert lines[3] == "[0/2] grpo s0   75 %  reward 0.500  length 12.3  tokens 30k  held-out 0.6  30 s so far, 50 s left"
+    assert (
+        lines[3] == "[0/2] grpo s0   75 %  reward 0.500  length 12.3  tokens 30k  held-out 0.6  30 s so far, 50 s left"
+    )
     assert lines[4] == "[1/2] grpo s0  done  pass@1 0.9"
 
 

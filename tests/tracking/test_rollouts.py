@@ -14,7 +14,9 @@ from gainstage.tracking import read_rollouts, write_rollouts
 from gainstage.types import Author, Batch, Problem, Stop, Trajectory, collate
 
 
-def trajectory(sample: int, answer: list[int], stop: Stop = Stop.EOS, text: str = "", **parts: float | None) -> Trajectory:
+def trajectory(
+    sample: int, answer: list[int], stop: Stop = Stop.EOS, text: str = "", **parts: float | None
+) -> Trajectory:
     prompt = [1, 2, 3]
     size = len(prompt) + len(answer)
     columns = {
@@ -28,7 +30,7 @@ def trajectory(sample: int, answer: list[int], stop: Stop = Stop.EOS, text: str 
     }
     problem = Problem("p7", "What is 3 + 4?", answer={"value": 7})
     info = {"prompt": "What is 3 + 4?", "completion": text, "extracted": "7", "seconds": 0.5}
-    return Trajectory(problem, group=5, sample=sample, episode=sample, actor="policy", version=3, stop=stop, columns=columns, parts=parts, info=info)  # fmt: skip
+    return Trajectory(problem, 5, sample, sample, "policy", 3, stop, columns, parts, info)
 
 
 @pytest.fixture
@@ -53,7 +55,10 @@ def test_rows_come_back_without_padding(batch: Batch, tmp_path: Path):
     assert first["behaviour_logprobs"] == [0, 0, 0, -0.5, -1] and second["advantages"] == [0.25] * 7
     assert (first["group"], first["sample"], first["version"], second["reward"]) == (5, 0, 3, 1.0)
     assert (first["stop"], second["stop"]) == ("eos", "length")
-    assert dict(first["parts"]) == {"exact": 1.0, "format": None} and dict(second["parts"]) == {"exact": 0.0, "format": 0.5}
+    assert dict(first["parts"]) == {"exact": 1.0, "format": None} and dict(second["parts"]) == {
+        "exact": 0.0,
+        "format": 0.5,
+    }
     assert json.loads(first["info"]) == {"extracted": "7", "seconds": 0.5}
     assert second["completion"] == "a?|b"  # half a character cannot be stored
 

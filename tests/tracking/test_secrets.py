@@ -10,9 +10,20 @@ from gainstage.tracking import redact
 @pytest.mark.parametrize(
     "recipe",
     [
-        {"eos_token": "</s>", "pad_token_id": 0, "max_tokens": 5, "generated_tokens": 2e6, "keys": ["prompt"], "key": "id"},
+        {
+            "eos_token": "</s>",
+            "pad_token_id": 0,
+            "max_tokens": 5,
+            "generated_tokens": 2e6,
+            "keys": ["prompt"],
+            "key": "id",
+        },
         {"api_key": "env:OPENAI_API_KEY", "judge": {"api_key": "$KEY"}, "hf_token": "", "password": None},
-        {"load": "HuggingFaceTB/SmolLM2-135M-Instruct", "path": "/home/me/keys/model", "url": "http://127.0.0.1:8000/v1"},
+        {
+            "load": "HuggingFaceTB/SmolLM2-135M-Instruct",
+            "path": "/home/me/keys/model",
+            "url": "http://127.0.0.1:8000/v1",
+        },
         ["--budget", "generated_tokens=2e6", "token_mean", "credit.group_relative=beta_normalized"],
     ],
 )

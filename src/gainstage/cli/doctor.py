@@ -335,13 +335,17 @@ def render(report: Report) -> str:
         speeds = ", ".join(f"{speed:g} GFLOP/s with {threads}" for threads, speed in report.matmul.items())
         lines.append(f"  float32 matrix product: {speeds}")
     lines += ["", "Packages"]
-    lines += [f"  {p.name:<14} {p.installed or 'missing':<14} {'' if p.fits else 'wanted: ' + p.wanted}".rstrip() for p in report.core]
+    for package in report.core:
+        wanted = "" if package.fits else f"wanted: {package.wanted}"
+        lines.append(f"  {package.name:<14} {package.installed or 'missing':<14} {wanted}".rstrip())
     lines += ["", "Extras"]
     for extra in report.extras:
         missing = [p.name if p.installed is None else f"{p.name} {p.wanted}" for p in extra.packages if not p.fits]
-        lines.append(f"  {extra.name:<10} " + ("installed" if extra.complete else f"without {', '.join(missing)}: {extra.command}"))
+        state = "installed" if extra.complete else f"without {', '.join(missing)}: {extra.command}"
+        lines.append(f"  {extra.name:<10} {state}")
     data = report.data
-    lines += ["", "Data", f"  looked for in {data['folder']} ({data['set_by']})" + ("" if data["exists"] else ", which does not exist yet")]
+    state = "" if data["exists"] else ", which does not exist yet"
+    lines += ["", "Data", f"  looked for in {data['folder']} ({data['set_by']}){state}"]
     if data["entries"]:
         lines.append(f"  there: {', '.join(data['entries'])}")
     lines += ["", "Findings" if report.findings else "Nothing to mend."]

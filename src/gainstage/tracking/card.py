@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -54,9 +54,9 @@ class Figure:
         elif isinstance(given, int | float):
             figure = cls(float(given))
         elif isinstance(given, Sequence) and len(given) == 3 and not isinstance(given, str):
-            figure = cls(*map(float, given))
+            figure = cls(float(given[0]), float(given[1]), float(given[2]))
         else:
-            fields = given if isinstance(given, Mapping) else asdict(given) if is_dataclass(given) else vars(given)
+            fields = dict(given) if isinstance(given, Mapping) else dict(vars(given))
             known = {field: fields[field] for field in cls.__dataclass_fields__ if field in fields}
             if "value" not in known:
                 raise ValueError(f"model card: the figure {name!r} has no value; it has {sorted(fields)}")
@@ -115,7 +115,8 @@ def write_card(
     ]
     if how_to_run:
         body += ["## How it was made", _fenced("bash", redact(how_to_run))]
-    body += ["The whole recipe:", _fenced("yaml", yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True, width=110))]
+    text = yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True, width=110)
+    body += ["The whole recipe:", _fenced("yaml", text)]
     if citation:
         body += ["## Citation", "The method:", _fenced("bibtex", citation)]
     path = Path(folder) / "README.md"
@@ -184,7 +185,8 @@ def _table(figures: Mapping[str, Figure]) -> str:
         interval = figure.interval if figure.low is None else f"{figure.interval}, {100 * figure.level:g} %"
         where = [f"{figure.n} problems"] if figure.n else []
         where.append(f"{figure.seeds} seed{'s' if figure.seeds > 1 else ''}")
-        lines.append("| " + " | ".join(_cell(text) for text in (name, before, value, interval, ", ".join(where))) + " |")
+        cells = (name, before, value, interval, ", ".join(where))
+        lines.append("| " + " | ".join(map(_cell, cells)) + " |")
     return "\n".join(lines)
 
 

@@ -48,7 +48,7 @@ def read_metrics(folder: str | Path) -> list[dict[str, Any]]:
         except json.JSONDecodeError as error:
             if number == len(lines):
                 break
-            raise ValueError(f"{path}, line {number} is not JSON ({error.msg}): the file was changed by hand?") from None
+            raise ValueError(f"{path}, line {number} is not JSON ({error.msg}): changed by hand?") from None
     return rows
 
 
@@ -102,7 +102,7 @@ class RunFolder:
             path = Path(name) if "/" in name or os.sep in name else parent / name
             if path.exists() and (not path.is_dir() or any(path.iterdir())):
                 if not clean:
-                    raise RunExists(f"{path} exists: --resume continues it, --clean starts it anew, --name names another")
+                    raise RunExists(f"{path} exists: --resume continues it, --clean starts anew, --name names another")
                 _delete(path)
             path.mkdir(parents=True, exist_ok=True)
         folder = cls(path)

@@ -91,11 +91,7 @@ ALIASES: dict[str, dict[str, str]] = {
         "entropy/mean": "entropy",
         "ratio/clipped_low": "clip_ratio/low_mean",
         "ratio/clipped_high": "clip_ratio/high_mean",
-        "ratio/masked": Metric("share", "decisions that a mask on ratios leaves out of the loss"),
-    "ratio/dropped": Metric("share", "decisions without a finite ratio; they are left out"),
-    "importance/weight": Metric("ratio", "mean weight that corrects for the policy that sampled"),
-    "tv/mean": Metric("share", "mean total variation between the policy and the one that sampled, per decision"),
-    "grad/norm": "grad_norm",
+        "grad/norm": "grad_norm",
         "lr": "learning_rate",
         "loss": "loss",
         "budget/generated_tokens": "num_tokens",
@@ -109,16 +105,11 @@ ALIASES: dict[str, dict[str, str]] = {
         "length/truncated": "response_length/clip_ratio",
         "turns/mean": "num_turns/mean",
         "kl/ref": "actor/kl_loss",
-        "kl/start": Metric("nats per token", "divergence of the policy from the weights it started with"),
-    "kl/policy": "actor/ppo_kl",
+        "kl/policy": "actor/ppo_kl",
         "entropy/mean": "actor/entropy",
         "ratio/clipped_high": "actor/pg_clipfrac",
         "ratio/clipped_low": "actor/pg_clipfrac_lower",
-        "ratio/masked": Metric("share", "decisions that a mask on ratios leaves out of the loss"),
-    "ratio/dropped": Metric("share", "decisions without a finite ratio; they are left out"),
-    "importance/weight": Metric("ratio", "mean weight that corrects for the policy that sampled"),
-    "tv/mean": Metric("share", "mean total variation between the policy and the one that sampled, per decision"),
-    "grad/norm": "actor/grad_norm",
+        "grad/norm": "actor/grad_norm",
         "loss": "actor/pg_loss",
         "lr": "actor/lr",
         "value/loss": "critic/vf_loss",
@@ -129,8 +120,7 @@ ALIASES: dict[str, dict[str, str]] = {
     "sb3": {
         "reward/mean": "rollout/ep_rew_mean",
         "length/mean": "rollout/ep_len_mean",
-        "kl/start": Metric("nats per token", "divergence of the policy from the weights it started with"),
-    "kl/policy": "train/approx_kl",
+        "kl/policy": "train/approx_kl",
         "ratio/clipped_high": "train/clip_fraction",
         "entropy/mean": "train/entropy",
         "value/loss": "train/value_loss",
@@ -145,7 +135,7 @@ ALIASES: dict[str, dict[str, str]] = {
 """Spelling -> our name -> theirs, for `--log-names`. Names without an alias keep ours."""
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _pattern(name: str) -> re.Pattern[str]:
     parts = re.split(r"\{(\w+)\}", name)
     return re.compile("".join(f"(?P<{part}>[^/]+)" if i % 2 else re.escape(part) for i, part in enumerate(parts)))

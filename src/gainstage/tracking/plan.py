@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-
 _DEFAULTS: dict[str, Any] = {
     "groups": 0,
     "refill": 1,
@@ -75,10 +74,10 @@ def _learned(p: dict[str, Any], samples: int | None) -> list[str]:
     unit, minibatch, epochs, updates = _UNITS[p["unit"]], p["minibatch"], p["epochs"], p["updates"]
     if updates:
         size = f"of {minibatch} {unit} (plan.minibatch, plan.unit)" if minibatch else "of the store's own size"
-        return [f"{updates} draws from the store (plan.updates) {size}: {updates} optimizer steps"]
+        return [f"{updates} draws from the store (plan.updates) {size}: {_steps(updates)}"]
     passes = f"{epochs} pass{'es' if epochs > 1 else ''} (plan.epochs)"
     if minibatch is None:
-        return [f"each optimizer step sees the whole batch; {passes}: {epochs} optimizer step{'s' if epochs > 1 else ''}"]
+        return [f"each optimizer step sees the whole batch; {passes}: {_steps(epochs)}"]
     if p["unit"] == "step":
         return [f"each optimizer step sees {minibatch} decisions (plan.minibatch); {passes} over all decisions"]
     if not p["groups"] or samples is None:
@@ -89,8 +88,12 @@ def _learned(p: dict[str, Any], samples: int | None) -> list[str]:
     short = f", the last of {rest}" if rest and whole else ""
     lines = [
         f"each optimizer step sees {min(minibatch, answers)} answers (plan.minibatch{short}): {steps} a pass; "
-        f"{passes}: {steps * epochs} optimizer step{'s' if steps * epochs > 1 else ''}"
+        f"{passes}: {_steps(steps * epochs)}"
     ]
     if minibatch % samples and minibatch < answers:
-        lines.append(f"(a minibatch of {minibatch} answers does not hold whole groups of {samples}; advantages are made before)")
+        lines.append(f"(it does not hold whole groups of {samples} answers; advantages are made before)")
     return lines
+
+
+def _steps(number: int) -> str:
+    return f"{number} optimizer step{'s' if number > 1 else ''}"

@@ -17,9 +17,15 @@ _SECRET_NAME = re.compile(
 _SECRET_VARIABLE = re.compile(r"(?i)(key|token|secret|password|passwd|credential|auth)s?(_?(id|file|base64))?$")
 _SHAPES = (
     (re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{8,}"), r"\1 " + MASK),
-    (re.compile(r"\b(sk|pk|rk|hf|ghp|gho|ghs|github_pat|glpat|xox[abp]|AIza|AKIA|ya29)([-_.]?[A-Za-z0-9_-]{12,})"), MASK),
+    (
+        re.compile(r"\b(sk|pk|rk|hf|ghp|gho|ghs|github_pat|glpat|xox[abp]|AIza|AKIA|ya29)([-_.]?[A-Za-z0-9_-]{12,})"),
+        MASK,
+    ),
     (re.compile(r"(?<=://)[^/@\s]+(?=@)"), MASK),
-    (re.compile(r"(?i)(?<=[?&])((?:api[._-]?)?key|(?:access[._-]?)?token|secret|password|sig(?:nature)?)=[^&\s#]+"), r"\1=" + MASK),
+    (
+        re.compile(r"(?i)(?<=[?&])((?:api[._-]?)?key|(?:access[._-]?)?token|secret|password|sig(?:nature)?)=[^&\s#]+"),
+        r"\1=" + MASK,
+    ),
 )
 _ASSIGNMENT = re.compile(r"^(-{0,2}[\w.-]+)([=:]\s*)(.+)$", re.DOTALL)
 

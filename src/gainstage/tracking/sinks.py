@@ -56,7 +56,9 @@ class WandB:
 
     def __init__(self, folder: Path, recipe: Mapping[str, Any]) -> None:
         wandb = require("wandb", extra="track")
-        self._run = wandb.init(name=folder.name, id=folder.name, dir=str(folder), config=redact(dict(recipe)), resume="allow")
+        self._run = wandb.init(
+            name=folder.name, id=folder.name, dir=str(folder), config=redact(dict(recipe)), resume="allow"
+        )
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         self._run.log(dict(metrics), step=step)
