@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from gainstage.ops.extras import MissingExtra
-from gainstage.tracking import Sinks
+from gainstage.tracking import RunFolder, Sinks
+from gainstage.tracking.sinks import identity
 
 ROW = {"iteration": 4, "seconds": 1.5, "reward/mean": 0.5, "kl/ref": None, "nonfinite": ["kl/ref"], "lr": 1e-4}
 
@@ -40,7 +41,7 @@ def test_rows_reach_the_tracker_in_the_spelling_asked_for(name: str, tmp_path: P
     sinks.log(ROW)
     sinks.close()
     assert tracker.rows == [(4, {"seconds": 1.5, "reward": 0.5, "learning_rate": 1e-4})]
-    assert tracker.started["name"] == "run-7" and tracker.started["config"] == {"api_key": "***", "seed": 1}
+    assert tracker.started["name"].startswith("run-7") and tracker.started["config"] == {"api_key": "***", "seed": 1}
     assert tracker.ended == 1
 
 
@@ -75,6 +76,16 @@ def test_wrong_names_and_missing_packages_say_what_to_do(tmp_path: Path, monkeyp
     monkeypatch.setitem(sys.modules, "trackio", None)
     with pytest.raises(MissingExtra, match=r"pip install 'gainstage\[track\]'"):
         Sinks(["trackio"], tmp_path, {})
+
+
+def test_a_resumed_run_goes_on_and_one_started_anew_does_not(runs: Path):
+    folder = RunFolder.create("mine")
+    first = identity(folder.path)
+    folder.close()
+    RunFolder.resume(folder.path, 0).close()
+    assert identity(folder.path) == first and first.startswith("mine-")
+    (folder.path / "status.json").write_text('{"started": "later"}')
+    assert identity(folder.path) != first
 
 
 def test_no_sink_is_nothing(tmp_path: Path):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
+import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from gainstage.ops.extras import require
+from gainstage.tracking.folder import read_status
 from gainstage.tracking.names import ALIASES, spelling
 from gainstage.tracking.secrets import redact
 
@@ -19,6 +22,12 @@ class Sink(Protocol):
     def log(self, step: int, metrics: Mapping[str, float]) -> None: ...
 
     def close(self) -> None: ...
+
+
+def identity(folder: Path) -> str:
+    """A name that stays through resumes and is new when a run of the same name is started anew elsewhere or later."""
+    start = f"{folder.resolve()} {read_status(folder).get('started', '')}"
+    return f"{folder.name}-{hashlib.sha256(start.encode()).hexdigest()[:6]}"
 
 
 class TensorBoard:
@@ -42,7 +51,7 @@ class Trackio:
 
     def __init__(self, folder: Path, recipe: Mapping[str, Any]) -> None:
         self._trackio = require("trackio", extra="track")
-        self._trackio.init(project="gainstage", name=folder.name, config=redact(dict(recipe)), resume="allow")
+        self._trackio.init(project="gainstage", name=identity(folder), config=redact(dict(recipe)), resume="allow")
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         self._trackio.log(dict(metrics), step=step)
@@ -57,8 +66,9 @@ class WandB:
     def __init__(self, folder: Path, recipe: Mapping[str, Any]) -> None:
         wandb = require("wandb", extra="track")
         self._run = wandb.init(
-            name=folder.name, id=folder.name, dir=str(folder), config=redact(dict(recipe)), resume="allow"
-        )
+            project=os.environ.get("WANDB_PROJECT", "gainstage"), id=identity(folder), name=folder.name,
+            dir=str(folder), config=redact(dict(recipe)), resume="allow",
+        )  # fmt: skip
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         self._run.log(dict(metrics), step=step)
