@@ -56,6 +56,28 @@ def test_intervals_are_taken_from_what_measures_give(tmp_path: Path, measured: d
     assert "| pass@1 |  | 0.5 | [0.4, 0.6], 95 % | 1 seed |" in body and "/low" not in body
 
 
+def test_counts_and_values_before_training_join_their_figures(tmp_path: Path):
+    measured = {
+        "problems": 64,
+        "answers": 256,
+        "pass@1": 0.5,
+        "pass@1/low": 0.4,
+        "pass@1/high": 0.6,
+        "pass@1/before": 0.2,
+    }
+    head, body = card(tmp_path, {**measured, "kl/start": 0.0})
+    assert "| pass@1 | 0.2 | 0.5 | [0.4, 0.6], 95 % | 64 problems, 1 seed |" in body
+    assert "| kl/start |  | 0 | no interval | 64 problems, 1 seed |" in body and "answers" not in body.split("```")[0]
+    assert [m["name"] for m in head["model-index"][0]["results"][0]["metrics"]] == ["pass@1 [0.4, 0.6]", "kl/start"]
+
+
+def test_the_title_is_that_of_the_run_and_the_paper_is_linked(tmp_path: Path):
+    recipe = {"name": "grpo", "paper": {"title": "DeepSeekMath", "arxiv": "2402.03300", "year": 2024}}
+    head, body = parts(write_card(tmp_path / "grpo-001" / "final", recipe, {}, base_model="micro"))
+    assert body.startswith("\n# grpo-001\n") and "**grpo** (DeepSeekMath, 2024, arXiv 2402.03300)" in body
+    assert "arxiv:2402.03300" in head["tags"]
+
+
 def test_names_that_are_no_hub_names_stay_out_of_the_front_matter(tmp_path: Path):
     head, body = card(
         tmp_path, {}, base_model="/home/me/model", dataset="jsonl:data.jsonl", adapter=True, license="mit"

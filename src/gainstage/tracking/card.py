@@ -89,8 +89,9 @@ def write_card(
 
     Args:
         recipe: as resolved; `name`, `paper` and `seed` are told apart, the whole is appended.
-        measured: name of a metric (`eval/addition/pass@1`) -> `Figure` or what makes one. Plain numbers under
-            `NAME/low` and `NAME/high` are the ends of NAME's interval.
+        measured: name of a metric (`pass@1`) -> `Figure` or what makes one. Plain numbers under `NAME/low`,
+            `NAME/high` and `NAME/before` are the ends of NAME's interval and its value before training; one under
+            `problems` is the number of problems that all figures were measured on.
         base_model: name or folder of the model that training started from.
         dataset: name of the task or data set.
         citation: BibTeX of the method's paper.
@@ -103,7 +104,8 @@ def write_card(
     """
     figures = {name: Figure.of(name, given) for name, given in _with_ends(measured).items()}
     recipe = redact(dict(recipe))
-    title = Path(folder).name if Path(folder).name != "hf" else str(recipe.get("name", "policy"))
+    place = Path(folder).resolve()
+    title = place.parent.name if place.name in ("final", "hf") else place.name
     head = _front_matter(title, recipe, figures, base_model, dataset, license, adapter)
     body = [
         f"# {title}",
@@ -126,12 +128,20 @@ def write_card(
 
 
 def _with_ends(measured: Mapping[str, Any]) -> dict[str, Any]:
-    """`x`, `x/low` and `x/high` as one figure."""
-    joined = dict(measured)
-    for name in measured:
-        low, high = joined.get(f"{name}/low"), joined.get(f"{name}/high")
-        if isinstance(measured[name], int | float) and low is not None and high is not None:
-            joined[name] = (measured[name], joined.pop(f"{name}/low"), joined.pop(f"{name}/high"))
+    """`x`, `x/low`, `x/high` and `x/before` as one figure, `problems` as the size of all."""
+    parts = {"low": "low", "high": "high", "before": "base"}
+    plain = {name for name, given in measured.items() if isinstance(given, int | float)}
+    size = {"n": int(measured["problems"])} if "problems" in plain else {}
+    joined: dict[str, Any] = {}
+    for name, given in measured.items():
+        stem, _, end = name.rpartition("/")
+        if name in ("problems", "answers") or (end in parts and stem in plain and name in plain):
+            continue
+        if name not in plain:
+            joined[name] = given
+            continue
+        ends = {field: measured[f"{name}/{end}"] for end, field in parts.items() if f"{name}/{end}" in plain}
+        joined[name] = {"value": given, **ends, **size}
     return joined
 
 
@@ -147,6 +157,8 @@ def _front_matter(
     tags = ["gainstage", "reinforcement-learning"]
     if recipe.get("name"):
         tags.append(str(recipe["name"]))
+    if isinstance(paper := recipe.get("paper"), Mapping) and paper.get("arxiv"):
+        tags.append(f"arxiv:{paper['arxiv']}")
     head: dict[str, Any] = {
         "library_name": "peft" if adapter else "transformers",
         "pipeline_tag": "text-generation",
@@ -160,7 +172,11 @@ def _front_matter(
         head["datasets"] = [dataset]
     if figures and dataset:
         metrics = [
-            {"type": name, "value": round(figure.value, 6), "name": f"{name} {figure.interval}"}
+            {
+                "type": name,
+                "value": round(figure.value, 6),
+                "name": name if figure.low is None else f"{name} {figure.interval}",
+            }
             for name, figure in figures.items()
         ]
         task = {"type": "text-generation"}
@@ -171,10 +187,18 @@ def _front_matter(
 
 def _origin(recipe: Mapping[str, Any], base_model: str, dataset: str | None) -> str:
     method = recipe.get("name", "a recipe of its own")
-    paper = f" ({recipe['paper']})" if recipe.get("paper") else ""
+    paper = _paper(recipe.get("paper"))
     on = f" on `{dataset}`" if dataset else ""
     seed = f", seed {recipe['seed']}" if recipe.get("seed") is not None else ""
     return f"`{base_model}` trained with **{method}**{paper}{on}{seed}, by gainstage {gainstage.__version__}."
+
+
+def _paper(paper: Any) -> str:
+    """` (title, year, arXiv id)` of what a recipe says of its paper; nothing where it says nothing."""
+    if isinstance(paper, Mapping):
+        arxiv = f"arXiv {paper['arxiv']}" if paper.get("arxiv") else None
+        paper = ", ".join(str(word) for word in (paper.get("title"), paper.get("year"), arxiv) if word)
+    return f" ({paper})" if paper else ""
 
 
 def _table(figures: Mapping[str, Figure]) -> str:
