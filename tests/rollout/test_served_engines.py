@@ -152,7 +152,8 @@ def test_a_prompt_that_is_too_long_ends_its_row_alone():
 
 def test_busy_servers_are_tried_again(quick):
     def script(path, payload, number):
-        return (200, choice("x", [1])) if number > 3 else ((503, {"error": "loading"}), (429, {}), (200, b"{"))[number - 1]
+        troubles = [(503, {"error": "loading"}), (429, {}), (200, b"{")]
+        return troubles[number - 1] if number <= 3 else (200, choice("x", [1]))
 
     with Server(script) as server:
         completion = engine(server, retries=3).generate([Prompt([97], (1,))], max_new=1)[0][0]
@@ -193,13 +194,13 @@ def test_an_answer_without_choices_is_a_failure():
     assert completion.stop is Stop.FAILED and "choices" in completion.extras["error"]
 
 
-@pytest.mark.parametrize(
-    ("status", "names"), [(401, "OPENAI_API_KEY"), (404, "model"), (400, "no such field")]
-)
+@pytest.mark.parametrize(("status", "names"), [(401, "OPENAI_API_KEY"), (404, "model"), (400, "no such field")])
 def test_what_the_user_has_to_change_is_said(status, names):
-    with Server(lambda *asked: (status, {"error": "no such field"})) as server:
-        with pytest.raises(ValueError, match=names):
-            engine(server).generate([Prompt([97], (1, 2, 3))], max_new=1)
+    def script(path, payload, number):
+        return status, {"error": "no such field"}
+
+    with Server(script) as server, pytest.raises(ValueError, match=names):
+        engine(server).generate([Prompt([97], (1, 2, 3))], max_new=1)
 
 
 def test_the_key_comes_from_the_environment(monkeypatch):
@@ -323,8 +324,11 @@ def test_vllm_gets_adapters_merged_under_the_plain_names(monkeypatch):
     model.merged = []
     model.merge_adapter = lambda: model.merged.append(True)
     model.unmerge_adapter = lambda: model.merged.append(False)
-    named = {"base_model.model.w": model.w, "base_model.model.q.base_layer.weight": model.w,
-             "base_model.model.q.lora_A.default.weight": model.w}
+    named = {
+        "base_model.model.w": model.w,
+        "base_model.model.q.base_layer.weight": model.w,
+        "base_model.model.q.lora_A.default.weight": model.w,
+    }
     model.named_parameters = lambda: iter(named.items())
     VllmEngine().bind(model, None).generate([Prompt([7], (3,))], max_new=2)
     assert model.merged == [True, False]

@@ -1,7 +1,11 @@
 """Transformer blocks of the known families as plain functions over flat tokens.
 
-A block is split where attention looks at other tokens: `project` gives queries, keys and values of each
-token, `finish` takes what attention returned. So prefill, decoding and any cache share one piece of maths.
+A block is split where attention looks at other tokens: `project` gives the queries, keys and values of each
+token, `finish` takes what attention returned. So prefill and decoding share one piece of maths.
+
+Rotary pairs stand side by side here, `(x0, x1), (x2, x3), ...`, so that a rotation is one complex product;
+Hugging Face weights pair the two halves of a head. Queries and keys are permuted alike, which leaves their
+products as they are.
 """
 
 from __future__ import annotations
@@ -15,17 +19,19 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 Map = Callable[[Tensor], Tensor]
-Rotation = tuple[Tensor, Tensor] | None
+Heads = tuple[Tensor, Tensor, Tensor]
 
 STATIC_ROPE = ("default", "linear", "llama3", "yarn")
 """Rotary variants whose frequencies do not depend on the length of the sequence."""
 
+_COPY_BYTES = 1 << 30  # largest model whose weights are laid out anew for skinny products
+
 
 @dataclass
 class Block:
-    """One layer: `project(x "N D", rotation) -> q "N H E", k "N G E", v "N G E"`, `finish(x, attended "N H*E") -> x`."""
+    """One layer: `project(x "N D") -> q "N H E", k "N G E", v "N G E"`, `finish(x, attended "N H*E") -> x`."""
 
-    project: Callable[[Tensor, Rotation], tuple[Tensor, Tensor, Tensor]]
+    project: Callable[[Tensor], Heads]
     finish: Callable[[Tensor, Tensor], Tensor]
     scaling: float
 
@@ -38,7 +44,7 @@ class Network:
         embed: `(ids "N", positions "N") -> x "N D"`.
         blocks: the layers.
         head: `x "N D" -> logits "N V"`, final norm included.
-        rotation: `positions "N" -> (cos, sin) "N E"` or None.
+        rotation: `positions "T" -> Complex "T E/2"`, or None for learned positions.
         heads, kv_heads, head_dim: shape of attention.
         like: a weight, for device and data type.
         window: longest sequence for which the maths is right (sliding windows); None = any.
@@ -47,7 +53,7 @@ class Network:
     embed: Callable[[Tensor, Tensor], Tensor]
     blocks: list[Block]
     head: Map
-    rotation: Callable[[Tensor], Rotation]
+    rotation: Map | None
     heads: int
     kv_heads: int
     head_dim: int
@@ -55,7 +61,7 @@ class Network:
     window: int | None = None
 
 
-def read_network(model: nn.Module) -> Network | None:
+def read_network(model: Any) -> Network | None:
     """The model as a `Network` over its present weights, or None where its architecture is not known.
 
     A class that is not exactly a known one, a hook on any module, an overridden `forward` or a setting that
@@ -72,75 +78,81 @@ def _patched(model: nn.Module) -> bool:
     return any(m._forward_hooks or m._forward_pre_hooks or "forward" in m.__dict__ for m in model.modules())
 
 
-def _plain(module: nn.Module) -> bool:
-    return type(module) is nn.Linear
+def _copied(model: nn.Module) -> bool:
+    """Whether plain weights are laid out anew for this call: on a CPU, where that pays, and if they are small."""
+    weights = list(model.parameters())
+    return weights[0].device.type == "cpu" and sum(w.numel() * w.element_size() for w in weights) <= _COPY_BYTES
 
 
-def fuse(modules: list[nn.Module]) -> Map:
+def fuse(modules: list[Any], copied: bool, paired: list[int] | None = None) -> Map:
     """Linear modules that read the same input as one product, outputs side by side.
 
-    Plain ones are joined into a copy stored input-first, which skinny products read faster; anything else
+    Plain ones are joined into a copy stored input-first, which skinny products read faster. Anything else
     (adapters, quantised layers) is called as it is.
+
+    Args:
+        modules: the modules, in order of their outputs.
+        copied: whether copies may be made.
+        paired: for each module the number of heads whose rotary halves are to be interleaved, 0 = none.
     """
-    if not all(_plain(module) for module in modules):
-        return lambda x: torch.cat([module(x) for module in modules], -1)
-    weight = torch.cat([module.weight for module in modules]).t().contiguous()
+    counts = paired or [0] * len(modules)
+    if not copied or not all(type(module) is nn.Linear for module in modules):
+        return lambda x: torch.cat([pair(module(x), n) for module, n in zip(modules, counts, strict=True)], -1)
+    joined = torch.cat([pair(m.weight.t(), n) for m, n in zip(modules, counts, strict=True)], -1).contiguous()
     if all(module.bias is None for module in modules):
-        return lambda x: x @ weight
-    bias = torch.cat(
-        [module.weight.new_zeros(module.out_features) if module.bias is None else module.bias for module in modules]
-    )
-    return lambda x: torch.addmm(bias, x, weight)
+        return lambda x: x @ joined
+    biases = [m.weight.new_zeros(m.out_features) if m.bias is None else m.bias for m in modules]
+    bias = torch.cat([pair(b, n) for b, n in zip(biases, counts, strict=True)])
+    return lambda x: torch.addmm(bias, x, joined)
 
 
-def add_product(module: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
-    """`(residual, x) -> residual + module(x)` in one product where the module is plain."""
-    if not _plain(module):
+def pair(x: Tensor, heads: int) -> Tensor:
+    """`"* H*E"` with the halves of each head interleaved: `x0, x_half, x1, x_half+1, ...`."""
+    return x.unflatten(-1, (heads, 2, -1)).transpose(-1, -2).flatten(-3) if heads else x
+
+
+def add_product(module: Any, copied: bool) -> Callable[[Tensor, Tensor], Tensor]:
+    """`(residual, x) -> residual + module(x)`, in one product where the module is plain."""
+    if not copied or type(module) is not nn.Linear:
         return lambda residual, x: residual + module(x)
     weight, bias = module.weight.t().contiguous(), module.bias
     if bias is None:
         return lambda residual, x: torch.addmm(residual, x, weight)
-    return lambda residual, x: torch.addmm(residual, x, weight) + bias
+    return lambda residual, x: torch.addmm(residual, x, weight).add_(bias)
 
 
-def rms_norm(module: nn.Module) -> Map:
+def rms_norm(module: Any, heads: int = 0) -> Map:
     """The model's RMS norm; the fused kernel where it rounds as the module does (float32)."""
-    weight, eps = module.weight, module.variance_epsilon
-    if weight.dtype != torch.float32:
-        return module
-    return lambda x: F.rms_norm(x, (weight.shape[0],), weight, eps)
+    weight, eps = pair(module.weight, heads), module.variance_epsilon
+    if weight.dtype == torch.float32:
+        return lambda x: F.rms_norm(x, weight.shape, weight, eps)
+
+    def norm(x: Tensor) -> Tensor:
+        wide = x.float()
+        return weight * (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps)).to(x.dtype)
+
+    return norm
 
 
-def rotate(x: Tensor, rotation: Rotation) -> Tensor:
-    """Rotary embedding of `x "N H E"` (Su et al. 2021), halves convention."""
-    assert rotation is not None
-    cos, sin = rotation
-    return torch.addcmul(x * cos.unsqueeze(1), x.roll(x.shape[-1] // 2, -1), sin.unsqueeze(1))
-
-
-def _llama_block(layer: nn.Module, heads: int, kv_heads: int, head_dim: int) -> Block:
+def _llama_block(layer: Any, config: Any, head_dim: int, copied: bool) -> Block:
     attention, mlp = layer.self_attn, layer.mlp
+    heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
     first, second = rms_norm(layer.input_layernorm), rms_norm(layer.post_attention_layernorm)
-    qkv = fuse([attention.q_proj, attention.k_proj, attention.v_proj])
-    gate_up = fuse([mlp.gate_proj, mlp.up_proj])
-    add_attention, add_mlp = add_product(attention.o_proj), add_product(mlp.down_proj)
-    activate = mlp.act_fn
-    normed = hasattr(attention, "q_norm")
-    q_norm, k_norm = (rms_norm(attention.q_norm), rms_norm(attention.k_norm)) if normed else (None, None)
-    turned = heads + kv_heads
+    qkv = fuse([attention.q_proj, attention.k_proj, attention.v_proj], copied, [heads, kv_heads, 0])
+    gate_up = fuse([mlp.gate_proj, mlp.up_proj], copied)
+    add_attention, add_mlp = add_product(attention.o_proj, copied), add_product(mlp.down_proj, copied)
+    activate = F.silu if config.hidden_act == "silu" else mlp.act_fn
+    widths = [heads, kv_heads, kv_heads]
+    norms = (rms_norm(attention.q_norm, 1), rms_norm(attention.k_norm, 1)) if hasattr(attention, "q_norm") else None
 
-    def project(x: Tensor, rotation: Rotation) -> tuple[Tensor, Tensor, Tensor]:
-        joint = qkv(first(x)).view(x.shape[0], turned + kv_heads, head_dim)
-        both = joint[:, :turned]
-        if q_norm is not None and k_norm is not None:
-            both = torch.cat((q_norm(both[:, :heads]), k_norm(both[:, heads:])), 1)
-        both = rotate(both, rotation)
-        return both[:, :heads], both[:, heads:], joint[:, turned:]
+    def project(x: Tensor) -> Heads:
+        q, k, v = qkv(first(x)).view(x.shape[0], -1, head_dim).split(widths, 1)
+        return (q, k, v) if norms is None else (norms[0](q), norms[1](k), v)
 
     def finish(x: Tensor, attended: Tensor) -> Tensor:
         x = add_attention(x, attended)
         gate, up = gate_up(second(x)).chunk(2, -1)
-        return add_mlp(x, activate(gate) * up)
+        return add_mlp(x, activate(gate).mul_(up))
 
     return Block(project, finish, attention.scaling)
 
@@ -156,19 +168,17 @@ def _read_llama(model: Any) -> Network | None:
             return None
         window = window if "sliding_attention" in layer_types else None
     heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
-    head_dim = body.layers[0].self_attn.head_dim
-    final, out = rms_norm(body.norm), fuse([model.lm_head])
+    head_dim, copied = body.layers[0].self_attn.head_dim, _copied(model)
+    final = rms_norm(body.norm)
 
-    def rotation(positions: Tensor) -> Rotation:
-        cos, sin = body.rotary_emb(body.norm.weight, positions.unsqueeze(0))
-        half = head_dim // 2
-        signed = torch.cat((-sin[0, :, :half], sin[0, :, half:]), -1)  # the minus of rotate_half
-        return cos[0], signed
+    def rotation(positions: Tensor) -> Tensor:
+        cos, sin = body.rotary_emb(positions.new_empty((), dtype=torch.float32), positions.unsqueeze(0))
+        return torch.complex(cos[0, :, : head_dim // 2], sin[0, :, : head_dim // 2])
 
     return Network(
         embed=lambda ids, positions: body.embed_tokens(ids),
-        blocks=[_llama_block(layer, heads, kv_heads, head_dim) for layer in body.layers[: config.num_hidden_layers]],
-        head=lambda x: out(final(x)),
+        blocks=[_llama_block(layer, config, head_dim, copied) for layer in body.layers],
+        head=lambda x: model.lm_head(final(x)),
         rotation=rotation,
         heads=heads,
         kv_heads=kv_heads,
@@ -178,19 +188,12 @@ def _read_llama(model: Any) -> Network | None:
     )
 
 
-def _conv(module: nn.Module) -> Map:
-    if type(module).__name__ != "Conv1D":
-        return module
-    weight, bias = module.weight, module.bias
-    return lambda x: torch.addmm(bias, x, weight)
-
-
-def _gpt2_block(layer: nn.Module, heads: int, head_dim: int) -> Block:
-    first, second = layer.ln_1, layer.ln_2
+def _gpt2_block(layer: Any, heads: int, head_dim: int) -> Block:
+    first, second, mlp = layer.ln_1, layer.ln_2, layer.mlp
     qkv, out = _conv(layer.attn.c_attn), _conv(layer.attn.c_proj)
-    widen, narrow, activate = _conv(layer.mlp.c_fc), _conv(layer.mlp.c_proj), layer.mlp.act
+    widen, narrow, activate = _conv(mlp.c_fc), _conv(mlp.c_proj), mlp.act
 
-    def project(x: Tensor, rotation: Rotation) -> tuple[Tensor, Tensor, Tensor]:
+    def project(x: Tensor) -> Heads:
         q, k, v = qkv(first(x)).view(x.shape[0], 3, heads, head_dim).unbind(1)
         return q, k, v
 
@@ -201,18 +204,24 @@ def _gpt2_block(layer: nn.Module, heads: int, head_dim: int) -> Block:
     return Block(project, finish, layer.attn.scaling)
 
 
+def _conv(module: Any) -> Map:
+    """GPT-2's linear layer, whose weight is stored input-first already."""
+    if type(module).__name__ != "Conv1D":
+        return module
+    return lambda x: torch.addmm(module.bias, x, module.weight)
+
+
 def _read_gpt2(model: Any) -> Network | None:
     config, body = model.config, model.transformer
     if config.add_cross_attention:
         return None
     heads = config.num_attention_heads
     head_dim = config.hidden_size // heads
-    out = fuse([model.lm_head])
     return Network(
         embed=lambda ids, positions: body.wte(ids) + body.wpe(positions),
         blocks=[_gpt2_block(layer, heads, head_dim) for layer in body.h],
-        head=lambda x: out(body.ln_f(x)),
-        rotation=lambda positions: None,
+        head=lambda x: model.lm_head(body.ln_f(x)),
+        rotation=None,
         heads=heads,
         kv_heads=heads,
         head_dim=head_dim,

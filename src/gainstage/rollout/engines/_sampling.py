@@ -28,13 +28,12 @@ class Sampler:
 
     def __init__(self, settings: Sequence[Sampling], keys: Sequence[int], device: torch.device) -> None:
         """One entry of `settings` and `keys` for each row."""
-        as_row = {"device": device}
-        self.keys = torch.tensor([signed(key) for key in keys], dtype=torch.int64, **as_row)
-        self.greedy = torch.tensor([s.temperature == 0 for s in settings], **as_row)
-        self.scale = torch.tensor([1 / s.temperature if s.temperature else 1.0 for s in settings], **as_row)
-        self.top_k = torch.tensor([s.top_k for s in settings], dtype=torch.int64, **as_row)
-        self.top_p = torch.tensor([s.top_p for s in settings], dtype=torch.float32, **as_row)
-        self.min_p = torch.tensor([s.min_p for s in settings], dtype=torch.float32, **as_row)
+        self.keys = torch.tensor([signed(key) for key in keys], device=device)
+        self.greedy = torch.tensor([s.temperature == 0 for s in settings], device=device)
+        self.scale = torch.tensor([1 / s.temperature if s.temperature else 1.0 for s in settings], device=device)
+        self.top_k = torch.tensor([s.top_k for s in settings], device=device)
+        self.top_p = torch.tensor([s.top_p for s in settings], dtype=torch.float32, device=device)
+        self.min_p = torch.tensor([s.min_p for s in settings], dtype=torch.float32, device=device)
         self.scaled = any(s.temperature not in (0, 1) for s in settings)
         self.cut = any(s.changes_support and s.temperature for s in settings)
         self.some_greedy = any(s.temperature == 0 for s in settings)
@@ -102,25 +101,28 @@ def inverse_cdf(mass: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
     """
     rows, size = mass.shape
     if size <= _BLOCK:
-        return _first_above(mass, noise.float() * mass.sum(1)), mass.sum(1)
+        cumulative = mass.cumsum(1)
+        total = cumulative[:, -1]
+        return _first_above(cumulative, noise.float() * total), total
     spare = -size % _BLOCK
     blocks = torch.nn.functional.pad(mass, (0, spare)) if spare else mass
     blocks = blocks.view(rows, -1, _BLOCK)
-    sums = blocks.sum(2)
-    total = sums.sum(1)
+    cumulative = blocks.sum(2).cumsum(1)
+    total = cumulative[:, -1]
     target = noise.float() * total
-    block = _first_above(sums, target)
-    before = sums.cumsum(1).gather(1, block.unsqueeze(1)).squeeze(1) - sums.gather(1, block.unsqueeze(1)).squeeze(1)
-    inside = blocks[torch.arange(rows, device=mass.device), block]
-    return block * _BLOCK + _first_above(inside, (target - before).clamp(min=0)), total
+    block = _first_above(cumulative, target)
+    before = torch.nn.functional.pad(cumulative, (1, 0)).gather(1, block.unsqueeze(1)).squeeze(1)
+    inside = blocks[torch.arange(rows, device=mass.device), block].cumsum(1)
+    return block * _BLOCK + _first_above(inside, target - before), total
 
 
-def _first_above(mass: Tensor, target: Tensor) -> Tensor:
-    """First index whose cumulative mass exceeds the target, which is clamped into [0, total)."""
-    cumulative = mass.cumsum(1)
+def _first_above(cumulative: Tensor, target: Tensor) -> Tensor:
+    """First index of each row of `cumulative "B N"` that exceeds `target "B"`, which rounding may have lifted
+    to the row's last value."""
     last = cumulative[:, -1]
-    below = torch.nextafter(last, torch.zeros_like(last))
-    return (cumulative <= torch.minimum(target, below).unsqueeze(1)).sum(1)
+    below = torch.minimum(target, torch.nextafter(last, torch.zeros_like(last)))
+    found = torch.searchsorted(cumulative, below.unsqueeze(1), right=True).squeeze(1)
+    return found.clamp(max=cumulative.shape[1] - 1)  # NaN is above nothing; the caller reports it
 
 
 def support_floor(scores: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor) -> Tensor:

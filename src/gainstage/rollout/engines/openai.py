@@ -22,6 +22,7 @@ from gainstage.types import Completion, Message, Prompt, Sampling, Stop
 _BUSY = (408, 409, 425, 429, 500, 502, 503, 504)  # answers that are worth another try
 _REFUSED = (400, 422)  # the server does not know a field, or the form of the prompt
 _TOO_LONG = ("maximum context length", "context_length_exceeded", "exceed_context_size")
+_GREEDY = Sampling(temperature=0)
 _LOCAL = ("127.0.0.1", "::1", "localhost")
 
 
@@ -108,7 +109,7 @@ class OpenAIEngine:
         conversations: Sequence[Sequence[Message]],
         *,
         max_new: int,
-        sampling: Sampling = Sampling(temperature=0),
+        sampling: Sampling = _GREEDY,
         keys: Sequence[int] | None = None,
         stop: Sequence[str] = (),
     ) -> list[Completion]:
@@ -121,7 +122,7 @@ class OpenAIEngine:
         seeds = range(len(conversations)) if keys is None else keys
 
         def ask(job: tuple[Sequence[Message], int], until: float) -> Completion:
-            payload = {"messages": [dict(message) for message in job[0]], **self._fields(sampling, job[1], max_new, stop)}
+            payload = self._fields(sampling, job[1], max_new, stop) | {"messages": [dict(said) for said in job[0]]}
             try:
                 choice = self._post("chat/completions", payload, job[1], until)["choices"][0]
             except (ServerError, KeyError, IndexError, TypeError) as error:
@@ -180,7 +181,8 @@ class OpenAIEngine:
         """A choice of a completions answer as a record."""
         text, found = choice.get("text") or "", choice.get("logprobs") or {}
         values = [float("nan") if v is None else float(v) for v in found.get("token_logprobs") or []]
-        ids, extras = choice.get("token_ids"), {}
+        ids: list[int] | None = choice.get("token_ids")
+        extras: dict[str, Any] = {}
         names = found.get("tokens") or []
         if ids is None and names and all(str(name).startswith("token_id:") for name in names):
             ids = [int(name.removeprefix("token_id:")) for name in names]
@@ -240,7 +242,7 @@ class OpenAIEngine:
         if refusal.code in (401, 403):
             return ValueError(f"{self.base_url} refused the key (HTTP {refusal.code}): set {self.api_key_env}")
         if refusal.code == 404:
-            return ValueError(f"{self.base_url} has no model {self.model!r} or no such address; check base_url and model")
+            return ValueError(f"{self.base_url} has no model {self.model!r}, or no such address: check both")
         return ValueError(f"{self.base_url} refused the request (HTTP {refusal.code}): {refusal.body[:300]}")
 
 

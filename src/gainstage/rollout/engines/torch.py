@@ -26,8 +26,6 @@ _CACHE_BYTES = 2 << 30  # size of the key/value cache where no limit of tokens i
 class Decoder(Protocol):
     """What holds the cache of the live rows."""
 
-    rows: int
-
     def start(self) -> Tensor: ...
 
     def step(self, ids: Tensor) -> Tensor: ...
@@ -132,7 +130,7 @@ class TorchEngine:
             if bool(new.any()):
                 record.end(live[new], ended[new], position)
                 over = over | new
-                rows = torch.nonzero(~over).squeeze(1)
+                rows = survivors(over)
                 if len(rows) == 0:
                     break
                 if len(rows) <= _DENSITY * len(live):
@@ -206,17 +204,17 @@ class _Record:
     """Everything drawn in a wave, by row, as tensors until the end."""
 
     def __init__(self, rows: int, room: int, entropy: bool, device: torch.device) -> None:
-        self.ids = torch.zeros(rows, room, dtype=torch.int64, device=device)
-        self.logprobs = torch.zeros(rows, room, device=device)
-        self.entropy = torch.zeros(rows, room, device=device) if entropy else None
+        self.ids = torch.zeros(room, rows, dtype=torch.int64, device=device)  # steps first: a step is one write
+        self.logprobs = torch.zeros(room, rows, device=device)
+        self.entropy = torch.zeros(room, rows, device=device) if entropy else None
         self.lengths = torch.zeros(rows, dtype=torch.int64, device=device)
         self.ended = torch.zeros(rows, dtype=torch.bool, device=device)
 
     def write(self, live: Tensor, position: int, ids: Tensor, logprobs: Tensor, entropy: Tensor | None) -> None:
-        self.ids[live, position] = ids
-        self.logprobs[live, position] = logprobs
+        self.ids[position].index_copy_(0, live, ids)
+        self.logprobs[position].index_copy_(0, live, logprobs)
         if self.entropy is not None and entropy is not None:
-            self.entropy[live, position] = entropy
+            self.entropy[position].index_copy_(0, live, entropy)
 
     def end(self, rows: Tensor, ended: Tensor, length: int) -> None:
         self.lengths[rows] = length
@@ -228,7 +226,7 @@ class _Record:
         suspects = stopper.suspects(ids)
         if suspects is not None:
             suspects = suspects[~over[suspects]]
-            for row, history in zip(suspects.tolist(), self.ids[live[suspects], :length].tolist(), strict=True):
+            for row, history in zip(suspects.tolist(), self.ids[:length, live[suspects]].T.tolist(), strict=True):
                 hit[row] = stopper.complete(history)
         return hit
 
@@ -236,11 +234,11 @@ class _Record:
         """The rows as lists, with their texts and reasons."""
         lengths, ended = self.lengths.tolist(), self.ended.tolist()
         longest = max(lengths)
-        ids, logprobs = self.ids[:, :longest].tolist(), self.logprobs[:, :longest]
+        ids, logprobs = self.ids[:longest].T.tolist(), self.logprobs[:longest]
         if not bool(torch.isfinite(logprobs).all()):
             raise FloatingPointError("the model's logits are not finite: its weights hold NaN or infinity")
-        values = logprobs.tolist()
-        entropy = None if self.entropy is None else self.entropy[:, :longest].tolist()
+        values = logprobs.T.tolist()
+        entropy = None if self.entropy is None else self.entropy[:longest].T.tolist()
         out, row = [], 0
         for part in wave:
             cut = Stop.LENGTH if part.limit == max_new else Stop.CONTEXT
@@ -256,6 +254,14 @@ class _Record:
                 row += 1
             out.append(completions)
         return out
+
+
+def survivors(over: Tensor) -> Tensor:
+    """Rows that go on, gaps among the first filled from behind: as few rows as possible change their place."""
+    left = len(over) - int(over.sum())
+    rows = torch.arange(left, device=over.device)
+    rows[over[:left]] = left + torch.nonzero(~over[left:]).squeeze(1)
+    return rows
 
 
 def token_bytes(model: Any) -> int:
