@@ -252,12 +252,9 @@ class Run:
             return []
         answers = plan.groups * samples
         updates = plan.epochs * -(-answers // (plan.minibatch or answers))
-        note = f"{self.arm or self.recipe.name}: {updates} optimizer step{'s' if updates > 1 else ''} for each batch of {answers} answers"
-        if updates == 1:
-            note += (
-                "; on-policy, the ratio is 1, so a clipped surrogate and plain log-likelihood have the same gradient"
-            )
-        return [note]
+        note = f"{updates} optimizer step{'s' if updates > 1 else ''} for each batch of {answers} answers"
+        same = "the ratio is 1 and no clip acts, so GRPO's surrogate and RGRA's log-likelihood have the same gradient"
+        return [f"{note}; {same}" if updates == 1 else f"{note} (with one step a batch {same})"]
 
 
 def ks(samples: int) -> tuple[int, ...]:

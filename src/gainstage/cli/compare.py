@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import queue
 import webbrowser
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,7 +17,7 @@ import typer
 from gainstage.cli.common import AsJson, BudgetText, Plugins, PolicyName, TaskName, changes, people_errors, prepare
 
 DEFAULT = ["grpo", "rgra", "reinforce_pp"]
-DEFAULT_BUDGET = ["generated_tokens=250k"]
+DEFAULT_BUDGET = ["generated_tokens=80k"]
 
 
 @dataclass(frozen=True)
@@ -147,52 +148,77 @@ def _slug(text: str) -> str:
 
 
 def _run_all(plan: Sequence[Job], jobs: int) -> None:
-    """Run what is not finished, `jobs` at a time, each in a fresh process; progress of all on one screen."""
+    """Run what is not finished in `jobs` processes side by side; progress of all of it on one screen."""
     from gainstage.registry import RecipeError
-    from gainstage.running import load_record
     from gainstage.tracking.progress import Progress
 
     todo = [job for job in plan if not _is_done(job)]
     context = multiprocessing.get_context("spawn")
     news = context.Queue()
-    waiting, working, failures = list(todo), dict[str, Any](), list[str]()
+    waiting, workers, failures = list(todo), dict[int, _Worker](), list[str]()
     with Progress(len(plan), done=(len(plan) - len(todo)) / len(plan)) as progress:
         for job in plan:
-            if job not in todo and load_record(job.folder):
+            if job not in todo:
                 progress.finish(job.label, "was finished before")
         try:
-            while waiting or working:
-                while waiting and len(working) < jobs:
-                    job = waiting.pop(0)
-                    worker = context.Process(target=_work, args=(job, news), daemon=True)
-                    worker.start()
-                    working[job.label] = worker
+            for number in range(min(jobs, len(todo))):
+                workers[number] = _Worker(context, number, news)
+                workers[number].give(waiting.pop(0))
+            while any(worker.job for worker in workers.values()):
                 try:
-                    label, share, row, message = news.get(timeout=1.0)
+                    number, share, row, message = news.get(timeout=1.0)
                 except queue.Empty:
-                    for label, worker in list(working.items()):
-                        if not worker.is_alive() and news.empty():
-                            failures.append(f"{label}: its process ended with code {worker.exitcode}")
-                            del working[label]
+                    for number, worker in workers.items():
+                        if worker.job and not worker.process.is_alive() and news.empty():
+                            failures.append(
+                                f"{worker.job.label}: its process ended with code {worker.process.exitcode}"
+                            )
+                            progress.say(failures[-1])
+                            workers[number] = worker = _Worker(context, number, news)
+                            worker.give(waiting.pop(0) if waiting else None)
                     continue
+                worker = workers[number]
+                assert worker.job is not None
+                label = worker.job.label
                 if message is None:
                     progress.update(label, share, row)
                     continue
-                worker = working.pop(label, None)
-                if worker is not None:
-                    worker.join(timeout=30)
                 if message.startswith("failed: "):
                     failures.append(f"{label}: {message.removeprefix('failed: ')}")
                     progress.say(f"{label}: {message}")
                 else:
                     progress.finish(label, message)
+                worker.give(waiting.pop(0) if waiting else None)
         finally:
-            for worker in working.values():
-                worker.terminate()
+            for worker in workers.values():
+                worker.close()
     if failures:
         raise RecipeError(
-            f"{len(failures)} of {len(plan)} runs failed; the first: {failures[0]}. Mend it and give the same command again: finished runs are kept"
+            f"{len(failures)} of {len(plan)} runs failed; the first: {failures[0]}. "
+            "Mend it and give the same command again: finished runs are kept"
         )
+
+
+class _Worker:
+    """A process that takes one run after the other, so that libraries are imported once."""
+
+    def __init__(self, context: Any, number: int, news: Any) -> None:
+        self.orders = context.Queue()
+        self.job: Job | None = None
+        self.process = context.Process(target=_work, args=(number, self.orders, news), daemon=True)
+        self.process.start()
+
+    def give(self, job: Job | None) -> None:
+        """The next run; None sends the process home."""
+        self.job = job
+        self.orders.put(job)
+
+    def close(self) -> None:
+        if self.job is not None:
+            self.process.terminate()
+        self.process.join(timeout=10)
+        if self.process.is_alive():
+            self.process.kill()
 
 
 def _is_done(job: Job) -> bool:
@@ -209,45 +235,46 @@ def _is_done(job: Job) -> bool:
     )
 
 
-def _work(job: Job, news: Any) -> None:
-    """A run in its own process. Whatever goes wrong reaches the parent as one line."""
+def _work(number: int, orders: Any, news: Any) -> None:
+    """The life of a worker. Whatever goes wrong in a run reaches the parent as one line."""
+    import os
     import signal
+    import traceback
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        prepare(job.threads, list(job.plugins))
-        from gainstage.cli.train import final_line
-        from gainstage.recipe import load
-        from gainstage.running import Run
-        from gainstage.tracking.files import replace_text
-        from gainstage.tracking.folder import RunFolder
+    while (job := orders.get()) is not None:
+        try:
+            news.put((number, 1.0, {}, _one_run(job, lambda share, row: news.put((number, share, row, None)))))
+        except BaseException as error:
+            if os.environ.get("GAINSTAGE_DEBUG") == "1":
+                traceback.print_exc()
+            news.put((number, 1.0, {}, f"failed: {type(error).__name__}: {error}"))
 
-        recipe = load(job.recipe, [*job.overrides, f"seed={job.seed}", "save.rollouts=0"])
-        wanted = load(job.recipe, [*job.overrides, f"seed={job.seed}"]).fingerprint()
-        known = job.folder / "fingerprint"
-        run = None
-        if known.is_file() and known.read_text() == wanted:
-            try:
-                run = Run.resume(job.folder, arm=job.arm)
-            except ValueError:
-                run = None
-        if run is None:
-            folder = RunFolder.create(str(job.folder), clean=True)
-            run = Run(recipe, folder, arm=job.arm)
-            replace_text(known, wanted)
-        run.watch = lambda row, trainer: news.put((job.label, trainer.progress, _light(row), None))
-        assert run.folder is not None
-        with run.folder:
-            record = run.execute()
-        news.put((job.label, 1.0, {}, final_line(record.numbers(), run.task.name)))
-    except BaseException as error:
-        import os
 
-        if os.environ.get("GAINSTAGE_DEBUG") == "1":
-            import traceback
+def _one_run(job: Job, tell: Callable[[float, dict[str, float]], None]) -> str:
+    """One run, from its checkpoint where it was cut off; returns its last line."""
+    prepare(job.threads, list(job.plugins))
+    from gainstage.cli.train import final_line
+    from gainstage.recipe import load
+    from gainstage.running import Run
+    from gainstage.tracking.files import replace_text
+    from gainstage.tracking.folder import RunFolder
 
-            traceback.print_exc()
-        news.put((job.label, 1.0, {}, f"failed: {type(error).__name__}: {error}"))
+    recipe = load(job.recipe, [*job.overrides, f"seed={job.seed}", "save.rollouts=0"])
+    wanted = recipe.fingerprint()
+    known = job.folder / "fingerprint"
+    run = None
+    if known.is_file() and known.read_text() == wanted:
+        with contextlib.suppress(ValueError):
+            run = Run.resume(job.folder, arm=job.arm)
+    if run is None:
+        run = Run(recipe, RunFolder.create(str(job.folder), clean=True), arm=job.arm)
+        replace_text(known, wanted)
+    run.watch = lambda row, trainer: tell(trainer.progress, _light(row))
+    assert run.folder is not None
+    with run.folder:
+        record = run.execute()
+    return final_line(record.numbers(), run.task.name)
 
 
 def _light(row: dict[str, float]) -> dict[str, float]:

@@ -6,6 +6,7 @@ import os
 import tempfile
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
+from typing import Any
 
 from gainstage.ops.extras import MissingExtra
 
@@ -35,8 +36,9 @@ def smollm2() -> Path:
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
         model = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name)
         tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
-        model.config.tie_word_embeddings = True
-        model.save_pretrained(scratch, safe_serialization=True)
+        plain = AutoModelForCausalLM.from_config(_plain_config(model.config))  # a GGUF model refuses to be saved
+        plain.load_state_dict(model.state_dict())
+        plain.save_pretrained(scratch)
         tokenizer.save_pretrained(scratch)
         os.chmod(scratch, 0o755)
         try:
@@ -46,6 +48,15 @@ def smollm2() -> Path:
         else:
             os.mkdir(scratch)
     return target
+
+
+def _plain_config(config: Any) -> Any:
+    """The configuration without the traces of the file it was read from."""
+    config.tie_word_embeddings = True
+    for name in ("quantization_config", "_name_or_path"):
+        if hasattr(config, name):
+            delattr(config, name)
+    return config
 
 
 def _gguf_file() -> Path:
