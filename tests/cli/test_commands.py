@@ -1,0 +1,180 @@
+"""The commands, through the real command line."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from gainstage.cli.main import app
+from gainstage.recipe import catalog
+from gainstage.tracking.folder import read_metrics
+
+RUN = CliRunner()
+TINY = ["plan.groups=4", "plan.minibatch=16", "iterations=2", "evaluate.problems=4", "evaluate.samples=1",
+        "evaluate.final_problems=4", "evaluate.final_samples=2"]  # fmt: skip
+COMMANDS = ["train", "compare", "evaluate", "methods", "show", "tasks", "pretrain", "sample", "doctor"]
+
+
+def gs(*args: str, code: int = 0) -> str:
+    result = RUN.invoke(app, [str(a) for a in args])
+    assert result.exit_code == code, result.output + str(result.exception)
+    return result.output
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_ends_in_examples(command: str) -> None:
+    text = re.sub(r"\x1b\[[0-9;]*m", "", gs(command, "--help"))
+    assert "Example" in text and f"gainstage {command}" in text
+
+
+def test_methods_lists_the_catalogue() -> None:
+    rows = json.loads(gs("methods", "--json"))
+    assert {row["name"] for row in rows} == set(catalog())
+    assert all(row["title"] and row["paper"] for row in rows)
+    assert "vade" in gs("methods", "--tag", "sampler")
+
+
+@pytest.mark.parametrize("name", ["grpo", "ppo", "opd", "dpo"])
+def test_show_and_flat(name: str) -> None:
+    assert "reads" in gs("show", name)
+    flat = gs("show", name, "--flat")
+    compile(flat, name, "exec")
+    order = [
+        flat.find(f"# ---- {stage}.")
+        for stage in ("rollout", "store", "credit", "update")
+        if f"# ---- {stage}." in flat
+    ]
+    assert order == sorted(order)
+    assert "def optimise" in flat
+
+
+def test_show_json_names_columns() -> None:
+    data = json.loads(gs("show", "grpo", "--json"))
+    assert {"stage": "credit", "name": "broadcast", "reads": ["advantage", "mask"], "writes": ["advantages"]} in data[
+        "columns"
+    ][0]
+
+
+def test_tasks() -> None:
+    assert "arithmetic" in gs("tasks")
+    assert json.loads(gs("tasks", "arithmetic", "--json"))["answer"]
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["train", "grpoo"], "'grpo'"),
+        (["train"], "which method"),
+        (["train", "grpo", "plan.grups=3"], "groups"),
+        (["train", "grpo", "--task", "arithmetik"], "arithmetic"),
+        (["train", "grpo", "--policy", "./nowhere"], "does not exist"),
+        (["train", "grpo", "--budget", "generated_token=5"], "generated_tokens"),
+        (["train", "grpo", "--device", "cuda:7x"], "device"),
+        (["train", "grpo", "--plugin", "absent.py"], "no such file"),
+        (["train", "grpo", "--resume", "nowhere"], "--resume takes the run as it is"),
+        (["train", "--resume", "nowhere"], "holds no run"),
+        (["train", "grpo", "--track", "wandbb", "iterations=1"], "wandb"),
+        (["compare", "grpo"], "two arms"),
+        (["compare", "grpo", "grpo"], "twice"),
+        (["compare", "grpo", "rgra", "--seeds", "0"], "--seeds"),
+        (["show", "nothing"], "no recipe"),
+        (["tasks", "nothing"], "no task"),
+        (["evaluate", "--split", "tset"], "split"),
+        (["sample", "nothing-of-that-name", "-p", "x"], "micro"),
+    ],
+)
+def test_mistakes_are_one_line_and_code_2(
+    args: list[str], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = RUN.invoke(app, args)
+    assert result.exit_code == 2, result.output + str(result.exception)
+    assert says in result.output
+    assert "Traceback" not in result.output
+
+
+def test_train_dry_run_prints_the_arithmetic(tmp_path: Path) -> None:
+    gs("train", "grpo", "--dry-run", "--runs", tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_train_evaluate_sample(tmp_path: Path) -> None:
+    gs("train", "grpo", "--runs", tmp_path, "--name", "a", *TINY)
+    assert (tmp_path / "a" / "final" / "model.safetensors").is_file()
+    assert gs("train", "grpo", "--runs", tmp_path, "--name", "a", *TINY, code=2)
+    out = json.loads(
+        gs("evaluate", "--policy", tmp_path / "a", "-n", "4", "--json", "--save", tmp_path / "answers.jsonl")
+    )
+    assert 0 <= out["pass@1"] <= 1
+    assert len((tmp_path / "answers.jsonl").read_text().splitlines()) == 4
+    assert gs("sample", str(tmp_path / "a"), "-p", "1+1=", "--max-new", "8", "-k", "2").count("\n") == 2
+
+
+def test_compare_and_again(tmp_path: Path) -> None:
+    args = [
+        "compare",
+        "grpo",
+        "rgra",
+        "--seeds",
+        "2",
+        "--runs",
+        tmp_path,
+        "--name",
+        "c",
+        "--budget",
+        "generated_tokens=2k",
+    ]
+    args += [text for change in TINY if not change.startswith("iterations") for text in ("--set", change)]
+    report = json.loads(gs(*args, "--json"))
+    assert "verdict" in json.dumps(report)
+    page = (tmp_path / "c" / "report.html").read_text()
+    assert "<svg" in page and "http://" not in page.replace("http://www.w3.org", "") and "<script" not in page
+    before = (tmp_path / "c" / "grpo-seed0" / "record.json").stat().st_mtime_ns
+    gs(*args)
+    assert (tmp_path / "c" / "grpo-seed0" / "record.json").stat().st_mtime_ns == before, "a finished run was run again"
+
+
+def test_pretrain_is_deterministic(tmp_path: Path) -> None:
+    import hashlib
+
+    for name in "ab":
+        gs("pretrain", "micro-half", "--steps", "2", "--out", tmp_path / name)
+    first, second = (hashlib.sha256((tmp_path / n / "model.safetensors").read_bytes()).hexdigest() for n in "ab")
+    assert first == second
+
+
+def test_sigterm_stops_cleanly_and_resume_finishes(tmp_path: Path) -> None:
+    """The first signal ends the iteration, writes a checkpoint and exits with 130; the run goes on from there."""
+    import signal
+    import time
+
+    command = [
+        sys.executable,
+        "-m",
+        "gainstage.cli.main",
+        "train",
+        "grpo",
+        "--runs",
+        str(tmp_path),
+        "--name",
+        "s",
+        *TINY,
+    ]
+    command[command.index("iterations=2")] = "iterations=400"
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE)
+    for _ in range(600):
+        time.sleep(0.1)
+        if len(read_metrics(tmp_path / "s")) > 2:
+            break
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    done = len(read_metrics(tmp_path / "s"))
+    assert b"--resume" in errors and done < 400
+    assert list((tmp_path / "s" / "checkpoints").glob("0*"))
