@@ -30,12 +30,30 @@ class Case:
     ends: int = 0
 
 
-MICRO = {"vocab_size": 64, "hidden_size": 96, "intermediate_size": 256, "num_hidden_layers": 3, "num_attention_heads": 4,
-             "num_key_value_heads": 4}  # fmt: skip
-SMALL = {"vocab_size": 512, "hidden_size": 192, "intermediate_size": 512, "num_hidden_layers": 4, "num_attention_heads": 6,
-             "num_key_value_heads": 6}  # fmt: skip
-SMOLLM = {"vocab_size": 49152, "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30, "num_attention_heads": 9,
-              "num_key_value_heads": 3}  # fmt: skip
+MICRO = {
+    "vocab_size": 64,
+    "hidden_size": 96,
+    "intermediate_size": 256,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+}
+SMALL = {
+    "vocab_size": 512,
+    "hidden_size": 192,
+    "intermediate_size": 512,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 6,
+}
+SMOLLM = {
+    "vocab_size": 49152,
+    "hidden_size": 576,
+    "intermediate_size": 1536,
+    "num_hidden_layers": 30,
+    "num_attention_heads": 9,
+    "num_key_value_heads": 3,
+}
 CASES = {
     "micro-256": Case(MICRO, 32, 8, 20, 20),
     "micro-512": Case(MICRO, 64, 8, 20, 20),
@@ -74,8 +92,14 @@ def measure(name: str, side: str, repeats: int) -> dict[str, float]:
     case = CASES[name]
     ends = list(range(1, case.ends + 1)) or None
     torch.manual_seed(0)
-    config = LlamaConfig(**case.sizes, max_position_embeddings=2048, tie_word_embeddings=True, bos_token_id=None,
-                         eos_token_id=ends, pad_token_id=0)  # fmt: skip
+    config = LlamaConfig(
+        **case.sizes,
+        max_position_embeddings=2048,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=ends,
+        pad_token_id=0,
+    )
     model = LlamaForCausalLM(config).eval()
     prompts = torch.randint(10, case.sizes["vocab_size"], (case.prompts, case.length))
     keys = [tuple(mix(0, group, sample) for sample in range(case.samples)) for group in range(case.prompts)]

@@ -18,14 +18,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-Map = Callable[[Tensor], Tensor]
+from gainstage.rollout.engines._products import Map, add_linear, copied, linear, linears, pair
+
 Heads = tuple[Tensor, Tensor, Tensor]
 
 STATIC_ROPE = ("default", "linear", "llama3", "yarn")
 """Rotary variants whose frequencies do not depend on the length of the sequence."""
-
-_COPY_BYTES = 1 << 30  # largest model whose weights are laid out anew for skinny products
-
 
 @dataclass
 class Block:
@@ -78,49 +76,6 @@ def _patched(model: nn.Module) -> bool:
     return any(m._forward_hooks or m._forward_pre_hooks or "forward" in m.__dict__ for m in model.modules())
 
 
-def _copied(model: nn.Module) -> bool:
-    """Whether plain weights are laid out anew for this call: on a CPU, where that pays, and if they are small."""
-    weights = list(model.parameters())
-    return weights[0].device.type == "cpu" and sum(w.numel() * w.element_size() for w in weights) <= _COPY_BYTES
-
-
-def fuse(modules: list[Any], copied: bool, paired: list[int] | None = None) -> Map:
-    """Linear modules that read the same input as one product, outputs side by side.
-
-    Plain ones are joined into a copy stored input-first, which skinny products read faster. Anything else
-    (adapters, quantised layers) is called as it is.
-
-    Args:
-        modules: the modules, in order of their outputs.
-        copied: whether copies may be made.
-        paired: for each module the number of heads whose rotary halves are to be interleaved, 0 = none.
-    """
-    counts = paired or [0] * len(modules)
-    if not copied or not all(type(module) is nn.Linear for module in modules):
-        return lambda x: torch.cat([pair(module(x), n) for module, n in zip(modules, counts, strict=True)], -1)
-    joined = torch.cat([pair(m.weight.t(), n) for m, n in zip(modules, counts, strict=True)], -1).contiguous()
-    if all(module.bias is None for module in modules):
-        return lambda x: x @ joined
-    biases = [m.weight.new_zeros(m.out_features) if m.bias is None else m.bias for m in modules]
-    bias = torch.cat([pair(b, n) for b, n in zip(biases, counts, strict=True)])
-    return lambda x: torch.addmm(bias, x, joined)
-
-
-def pair(x: Tensor, heads: int) -> Tensor:
-    """`"* H*E"` with the halves of each head interleaved: `x0, x_half, x1, x_half+1, ...`."""
-    return x.unflatten(-1, (heads, 2, -1)).transpose(-1, -2).flatten(-3) if heads else x
-
-
-def add_product(module: Any, copied: bool) -> Callable[[Tensor, Tensor], Tensor]:
-    """`(residual, x) -> residual + module(x)`, in one product where the module is plain."""
-    if not copied or type(module) is not nn.Linear:
-        return lambda residual, x: residual + module(x)
-    weight, bias = module.weight.t().contiguous(), module.bias
-    if bias is None:
-        return lambda residual, x: torch.addmm(residual, x, weight)
-    return lambda residual, x: torch.addmm(residual, x, weight).add_(bias)
-
-
 def rms_norm(module: Any, heads: int = 0) -> Map:
     """The model's RMS norm; the fused kernel where it rounds as the module does (float32)."""
     weight, eps = pair(module.weight, heads), module.variance_epsilon
@@ -134,24 +89,23 @@ def rms_norm(module: Any, heads: int = 0) -> Map:
     return norm
 
 
-def _llama_block(layer: Any, config: Any, head_dim: int, copied: bool) -> Block:
+def _llama_block(layer: Any, config: Any, head_dim: int, copy: bool) -> Block:
     attention, mlp = layer.self_attn, layer.mlp
-    heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
     first, second = rms_norm(layer.input_layernorm), rms_norm(layer.post_attention_layernorm)
-    qkv = fuse([attention.q_proj, attention.k_proj, attention.v_proj], copied, [heads, kv_heads, 0])
-    gate_up = fuse([mlp.gate_proj, mlp.up_proj], copied)
-    add_attention, add_mlp = add_product(attention.o_proj, copied), add_product(mlp.down_proj, copied)
+    heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
+    qkv = linears([attention.q_proj, attention.k_proj, attention.v_proj], copy, (heads, kv_heads, 0))
+    gate_up = linears([mlp.gate_proj, mlp.up_proj], copy, (0, 0))
+    add_attention, add_mlp = add_linear(attention.o_proj, copy), add_linear(mlp.down_proj, copy)
     activate = F.silu if config.hidden_act == "silu" else mlp.act_fn
-    widths = [heads, kv_heads, kv_heads]
     norms = (rms_norm(attention.q_norm, 1), rms_norm(attention.k_norm, 1)) if hasattr(attention, "q_norm") else None
 
     def project(x: Tensor) -> Heads:
-        q, k, v = qkv(first(x)).view(x.shape[0], -1, head_dim).split(widths, 1)
+        q, k, v = (flat.view(len(flat), -1, head_dim) for flat in qkv(first(x)))
         return (q, k, v) if norms is None else (norms[0](q), norms[1](k), v)
 
     def finish(x: Tensor, attended: Tensor) -> Tensor:
         x = add_attention(x, attended)
-        gate, up = gate_up(second(x)).chunk(2, -1)
+        gate, up = gate_up(second(x))
         return add_mlp(x, activate(gate).mul_(up))
 
     return Block(project, finish, attention.scaling)
@@ -168,8 +122,8 @@ def _read_llama(model: Any) -> Network | None:
             return None
         window = window if "sliding_attention" in layer_types else None
     heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
-    head_dim, copied = body.layers[0].self_attn.head_dim, _copied(model)
-    final = rms_norm(body.norm)
+    head_dim, copy = body.layers[0].self_attn.head_dim, copied(model)
+    final, out = rms_norm(body.norm), linear(model.lm_head, copy)
 
     def rotation(positions: Tensor) -> Tensor:
         cos, sin = body.rotary_emb(positions.new_empty((), dtype=torch.float32), positions.unsqueeze(0))
@@ -177,8 +131,8 @@ def _read_llama(model: Any) -> Network | None:
 
     return Network(
         embed=lambda ids, positions: body.embed_tokens(ids),
-        blocks=[_llama_block(layer, config, head_dim, copied) for layer in body.layers],
-        head=lambda x: model.lm_head(final(x)),
+        blocks=[_llama_block(layer, config, head_dim, copy) for layer in body.layers],
+        head=lambda x: out(final(x)),
         rotation=rotation,
         heads=heads,
         kv_heads=kv_heads,
@@ -217,10 +171,11 @@ def _read_gpt2(model: Any) -> Network | None:
         return None
     heads = config.num_attention_heads
     head_dim = config.hidden_size // heads
+    out = linear(model.lm_head, copied(model))
     return Network(
         embed=lambda ids, positions: body.wte(ids) + body.wpe(positions),
         blocks=[_gpt2_block(layer, heads, head_dim) for layer in body.h],
-        head=lambda x: model.lm_head(body.ln_f(x)),
+        head=lambda x: out(body.ln_f(x)),
         rotation=None,
         heads=heads,
         kv_heads=heads,
