@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from gainstage.ops.noise import mix
+from gainstage.rollout.engines import _products
 from gainstage.rollout.engines._blocks import read_network
 from gainstage.rollout.engines._sampling import Sampler, inverse_cdf
 from gainstage.rollout.engines.torch import TorchEngine, survivors
@@ -182,18 +183,18 @@ def test_greedy_equals_transformers(family):
 
 @pytest.mark.parametrize("family", FAST)
 def test_known_families_take_the_fast_path(family):
-    assert read_network(tiny_model(family)) is not None
+    assert read_network(tiny_model(family), 10) is not None
 
 
 @pytest.mark.parametrize("family", ["llama-dynamic-rope", "gemma2", "gpt-neox"])
 def test_unknown_maths_takes_the_models_own_forward(family):
-    assert read_network(tiny_model(family)) is None
+    assert read_network(tiny_model(family), 10) is None
 
 
 def test_a_sliding_window_counts_only_where_it_cuts():
-    network = read_network(tiny_model("mistral-window"))
+    network = read_network(tiny_model("mistral-window"), 10)
     assert network is not None and network.window == 6
-    assert read_network(tiny_model("mistral")).window is None
+    assert read_network(tiny_model("mistral"), 10).window is None
 
 
 def test_hooks_and_overridden_forwards_are_not_bypassed():
@@ -202,11 +203,11 @@ def test_hooks_and_overridden_forwards_are_not_bypassed():
     prompts = make_prompts([(5, 3)])
     assert gap(model, prompts, TorchEngine().bind(model, Numbers()).generate(prompts, max_new=6)) < 3e-5
     handle.remove()
-    assert read_network(model) is not None
+    assert read_network(model, 10) is not None
     layer = model.model.layers[0].mlp
     plain = type(layer).forward
     layer.forward = lambda x: 2 * plain(layer, x)
-    assert read_network(model) is None
+    assert read_network(model, 10) is None
     assert gap(model, prompts, TorchEngine().bind(model, Numbers()).generate(prompts, max_new=6)) < 3e-5
 
 
@@ -334,13 +335,39 @@ def test_adapters_take_the_fast_path(family):
                 parameter.normal_(0, 0.3)
     prompts = make_prompts(SHAPE)
     engine = TorchEngine().bind(model, Numbers())
-    assert read_network(model) is not None
+    assert read_network(model, 10) is not None
     results = engine.generate(prompts, max_new=10)
     assert gap(model.eval(), prompts, results) < 3e-5
     with model.disable_adapter():
         plain = engine.generate(prompts, max_new=10)
         assert gap(model, prompts, plain) < 3e-5
     assert as_lists(plain) != as_lists(results)
+
+
+@pytest.mark.parametrize("settings", [{"use_dora": True}, {"use_rslora": True}, {"lora_bias": True}])
+def test_kinds_of_adapters(settings):
+    peft = pytest.importorskip("peft")
+    targets = ["q_proj", "k_proj"] if "lora_bias" in settings else ["q_proj", "up_proj", "down_proj"]
+    config = peft.LoraConfig(r=4, lora_alpha=8, target_modules=targets, **settings)
+    model = peft.get_peft_model(tiny_model("qwen2"), config)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "lora_B" in name:
+                parameter.normal_(0, 0.3)
+    prompts = make_prompts(SHAPE)
+    assert gap(model, prompts, TorchEngine().bind(model, Numbers()).generate(prompts, max_new=8)) < 3e-5
+    model.merge_adapter()
+    assert gap(model, prompts, TorchEngine().bind(model, Numbers()).generate(prompts, max_new=8)) < 3e-5
+
+
+@pytest.mark.parametrize("family", ["llama-biased", "qwen3", "gpt2"])
+@pytest.mark.parametrize("limits", [{"_PACK_FROM": 1}, {"_COPY_BYTES": 0}])
+def test_layouts_of_weights_do_not_change_the_maths(monkeypatch, family, limits):
+    for name, value in limits.items():
+        monkeypatch.setattr(_products, name, value)
+    model = tiny_model(family)
+    prompts = make_prompts(SHAPE)
+    assert gap(model, prompts, TorchEngine().bind(model, Numbers()).generate(prompts, max_new=8)) < 3e-5
 
 
 def cut(logits, sampling):

@@ -18,12 +18,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gainstage.rollout.engines._products import Map, add_linear, copied, linear, linears, pair
+from gainstage.rollout.engines._products import Map, add_linear, copy_pays, linear, linears, pair
 
 Heads = tuple[Tensor, Tensor, Tensor]
 
 STATIC_ROPE = ("default", "linear", "llama3", "yarn")
 """Rotary variants whose frequencies do not depend on the length of the sequence."""
+
 
 @dataclass
 class Block:
@@ -59,9 +60,10 @@ class Network:
     window: int | None = None
 
 
-def read_network(model: Any) -> Network | None:
+def read_network(model: Any, steps: int) -> Network | None:
     """The model as a `Network` over its present weights, or None where its architecture is not known.
 
+    Weights may be laid out anew where `steps`, the most forwards to come, make that pay.
     A class that is not exactly a known one, a hook on any module, an overridden `forward` or a setting that
     changes the maths all give None: the model's own forward is right then.
     """
@@ -69,7 +71,7 @@ def read_network(model: Any) -> Network | None:
     reader = _READERS.get(type(base).__name__)
     if reader is None or type(base).__module__.split(".")[0] != "transformers" or _patched(base):
         return None
-    return reader(base)
+    return reader(base, copy_pays(model, steps))
 
 
 def _patched(model: nn.Module) -> bool:
@@ -111,7 +113,7 @@ def _llama_block(layer: Any, config: Any, head_dim: int, copy: bool) -> Block:
     return Block(project, finish, attention.scaling)
 
 
-def _read_llama(model: Any) -> Network | None:
+def _read_llama(model: Any, copy: bool) -> Network | None:
     config, body = model.config, model.model
     if body.rotary_emb.rope_type not in STATIC_ROPE:
         return None
@@ -122,7 +124,7 @@ def _read_llama(model: Any) -> Network | None:
             return None
         window = window if "sliding_attention" in layer_types else None
     heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
-    head_dim, copy = body.layers[0].self_attn.head_dim, copied(model)
+    head_dim = body.layers[0].self_attn.head_dim
     final, out = rms_norm(body.norm), linear(model.lm_head, copy)
 
     def rotation(positions: Tensor) -> Tensor:
@@ -165,13 +167,13 @@ def _conv(module: Any) -> Map:
     return lambda x: torch.addmm(module.bias, x, module.weight)
 
 
-def _read_gpt2(model: Any) -> Network | None:
+def _read_gpt2(model: Any, copy: bool) -> Network | None:
     config, body = model.config, model.transformer
     if config.add_cross_attention:
         return None
     heads = config.num_attention_heads
     head_dim = config.hidden_size // heads
-    out = linear(model.lm_head, copied(model))
+    out = linear(model.lm_head, copy)
     return Network(
         embed=lambda ids, positions: body.wte(ids) + body.wpe(positions),
         blocks=[_gpt2_block(layer, heads, head_dim) for layer in body.h],
@@ -184,7 +186,7 @@ def _read_gpt2(model: Any) -> Network | None:
     )
 
 
-_READERS: dict[str, Callable[[Any], Network | None]] = {
+_READERS: dict[str, Callable[[Any, bool], Network | None]] = {
     "LlamaForCausalLM": _read_llama,
     "MistralForCausalLM": _read_llama,
     "Qwen2ForCausalLM": _read_llama,

@@ -94,7 +94,7 @@ class TorchEngine:
         if not any(request.keys for request in requests):
             return results
         with _at_rest(self.model):
-            network = read_network(self.model)
+            network = read_network(self.model, max_new)
             if network is not None and network.window is not None:
                 longest = max(len(request.ids) + limit for request, limit in zip(requests, limits, strict=True))
                 network = network if longest <= network.window else None
