@@ -18,7 +18,7 @@ from torch import Tensor, nn
 Map = Callable[[Tensor], Tensor]
 
 _COPY_BYTES = 1 << 30  # largest model that is copied
-_COPY_STEPS = 6  # steps after which a copy has paid for itself
+_COPY_STEPS = 12  # steps after which a copy has paid for itself
 _PACK_FROM = 1 << 18  # numbers in a weight from which oneDNN's blocked layout beats a transposed copy
 _PACK_ROWS = 32  # rows the blocked layout is chosen for; any number works
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -79,19 +80,18 @@ class Stopper:
         return (text, None) if place is None else (text[: place[0]], place[1])
 
 
-_PIECES: dict[int, tuple[Any, int, list[str]]] = {}
+_PIECES: WeakKeyDictionary[Any, list[str]] = WeakKeyDictionary()
 
 
 def _pieces(tokenizer: Any) -> list[str]:
-    """Every token decoded alone, with its raw form; kept for the tokenizer used last."""
+    """Every token decoded alone, with its raw form; made once for a tokenizer."""
     size = len(tokenizer)
-    kept = _PIECES.get(id(tokenizer))
-    if kept is None or kept[0] is not tokenizer or kept[1] != size:
+    kept = _PIECES.get(tokenizer)
+    if kept is None or len(kept) != size:
         raw = tokenizer.convert_ids_to_tokens(list(range(size)))
         decoded = tokenizer.batch_decode([[i] for i in range(size)], skip_special_tokens=True)
-        _PIECES.clear()
-        kept = _PIECES[id(tokenizer)] = (tokenizer, size, [f"{a or ''}{b}" for a, b in zip(raw, decoded, strict=True)])
-    return kept[2]
+        kept = _PIECES[tokenizer] = [f"{a or ''}{b}" for a, b in zip(raw, decoded, strict=True)]
+    return kept
 
 
 def _may_complete(tokenizer: Any, strings: Sequence[str]) -> Tensor:

@@ -66,7 +66,7 @@ class TorchEngine:
     @property
     def context(self) -> int | None:
         """Longest sequence the model was made for, in tokens."""
-        return getattr(self.model.config, "max_position_embeddings", None)
+        return getattr(_text_config(self.model), "max_position_embeddings", None)
 
     def generate(
         self, requests: Sequence[Prompt], *, max_new: int, stop: Sequence[str] = (), want: Sequence[str] = ()
@@ -256,6 +256,12 @@ class _Record:
         return out
 
 
+def _text_config(model: Any) -> Any:
+    """Settings of the language model, which models of several modalities keep one level down."""
+    find = getattr(model.config, "get_text_config", None)
+    return model.config if find is None else find()
+
+
 def survivors(over: Tensor) -> Tensor:
     """Rows that go on, gaps among the first filled from behind: as few rows as possible change their place."""
     left = len(over) - int(over.sum())
@@ -266,7 +272,7 @@ def survivors(over: Tensor) -> Tensor:
 
 def token_bytes(model: Any) -> int:
     """Keys and values of one token, in bytes; of an architecture without attention, a guess above its state."""
-    config = model.config
+    config = _text_config(model)
     heads = getattr(config, "num_attention_heads", None) or 1
     kv_heads = getattr(config, "num_key_value_heads", None) or heads
     size = getattr(config, "head_dim", None) or config.hidden_size // heads
