@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import time
 
 import torch
 
@@ -21,11 +22,11 @@ from gainstage.policies.snapshots import Models
 from gainstage.types import Batch, Prompt, Sampling
 
 SAMPLES, GROUPS, MINIBATCH, EPOCHS = 8, 32, 64, 1
-LR, CLIP_NORM, LOW, HIGH, BETA = 1e-3, 1.0, 0.2, 0.2, 0.001
+LR, CLIP_NORM, LOW, HIGH, BETA = 5e-4, 1.0, 0.2, 0.2, 0.001
 
 
 def main(iterations: int, seed: int = 0, task_name: str = "arithmetic", load: str = "micro", groups: int = GROUPS,
-         minibatch: int = MINIBATCH, quiet: bool = False) -> torch.nn.Module:  # fmt: skip
+         minibatch: int = MINIBATCH, quiet: bool = False) -> tuple[torch.nn.Module, float]:  # fmt: skip
     task = build_task(task_name).it
     models = Models(
         {"policy": {"load": load}, "reference": {"of": "policy", "on": "start"}}, ["reference", "policy"], ["policy"]
@@ -41,7 +42,7 @@ def main(iterations: int, seed: int = 0, task_name: str = "arithmetic", load: st
         eps=1e-8,
     )
     problems = task.problems("train")
-    cursor = 0
+    cursor, started = 0, time.perf_counter()
     for iteration in range(iterations):
         # which problems: every one once a pass, in an order that depends on (seed, pass)
         chosen = []
@@ -113,7 +114,7 @@ def main(iterations: int, seed: int = 0, task_name: str = "arithmetic", load: st
                 optimizer.step()
         if not quiet:
             print(f"{iteration:4d}  reward {rewards.mean():.3f}  gradient {norm:.2f}")
-    return policy.module
+    return policy.module, (time.perf_counter() - started) / iterations
 
 
 if __name__ == "__main__":

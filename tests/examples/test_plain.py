@@ -23,7 +23,7 @@ def twin(name: str):
 def test_plain_grpo_is_bit_equal_to_the_house() -> None:
     trainer = Trainer(load("grpo", ["iterations=3", "plan.groups=6", "plan.minibatch=16", "seed=5"]))
     trainer.run()
-    plain = twin("grpo").main(3, seed=5, groups=6, minibatch=16, quiet=True)
+    plain, _ = twin("grpo").main(3, seed=5, groups=6, minibatch=16, quiet=True)
     house = trainer.models["policy"].module.state_dict()
     start = Trainer(load("grpo")).models["policy"].module.state_dict()
     assert any(not torch.equal(start[key], house[key]) for key in house), "nothing was trained"

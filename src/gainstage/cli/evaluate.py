@@ -70,7 +70,7 @@ def evaluate(
             progress.update(chain.task.name, done / (len(asked) * samples), note=f"{right:.0f} of {done} right")
 
         records = look(
-            chain, models, asked, samples, seed=seed, temperature=temperature, rows=rows, batch=max(16, samples)
+            chain, models, asked, samples, seed=seed, temperature=temperature, rows=rows, batch=max(64, samples)
         )
     numbers = summarize(records, ks(samples), "")
     if save:

@@ -19,6 +19,7 @@ def pretrain(
         int | None,
         typer.Option("--steps", help="Optimizer steps; absent = those of the shipped weights.", show_default=False),
     ] = None,
+    rates: Annotated[bool, typer.Option(help="Measure the base rates of every task at the end (minutes).")] = True,
     threads: Threads = None,
 ) -> None:
     """Make the embedded model again from its synthetic tasks. The same seed gives the same weights.
@@ -39,7 +40,7 @@ def pretrain(
         def tell(step: int, steps: int, loss: float) -> None:
             progress.update(size, step / steps, note=f"step {step} of {steps}, loss {loss:.3f}")
 
-        card = make(target, seed=seed, steps=steps, size=size, progress=tell)
+        card = make(target, seed=seed, steps=steps, size=size, progress=tell, rates=rates)
         progress.finish(size, f"{card.get('parameters', '')} weights in {target}")
 
 

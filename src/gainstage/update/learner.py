@@ -187,7 +187,8 @@ class PolicyLearner(Learner):
                 value, extra = value
                 stats.update(extra)
             total = total + torch.where(mask, value * weight, 0.0).sum()
-        if "behaviour_logprobs" in mb:
+        if "behaviour_logprobs" in mb and bool((mb["version"] == ctx.models[self.train[0]].version).all()):
+            # weights as they sampled: what is left is the gap between sampler and trainer
             stats["kl/sampler"] = torch.where(mask, mb["behaviour_logprobs"] - out.logprobs.detach(), 0.0)
         return total, stats
 
