@@ -260,6 +260,24 @@ def test_samples_do_not_depend_on_their_neighbours(family):
     assert [[c.ids for c in row] for row in engine.generate(prompts, max_new=5)] == shorter
 
 
+def test_waves_fit_the_cache_and_keep_like_prompts_together():
+    engine = TorchEngine(max_batch_tokens=1000).bind(tiny_model("llama"), Numbers())
+
+    def waves(shape, limit=10):
+        prompts = make_prompts(shape)
+        found = list(engine._waves(prompts, [limit] * len(prompts)))
+        drawn = [(p.index, p.first + i) for wave in found for p in wave for i in range(len(p.keys))]
+        assert sorted(drawn) == [(i, s) for i, (_, samples) in enumerate(shape) for s in range(samples)]
+        return [[(len(p.request.ids), len(p.keys)) for p in wave] for wave in found]
+
+    assert waves([(20, 4), (30, 4), (25, 4)]) == [[(20, 4), (25, 4), (30, 4)]]
+    assert waves([(20, 4)] * 18) == [[(20, 4)] * 16 + [(20, 2)], [(20, 2), (20, 4)]], "16 x (20 + 40) + 20 + 20"
+    assert waves([(90, 100), (90, 100)]) == [[(90, 91)], [(90, 9), (90, 73)], [(90, 27)]]
+    assert waves([(10, 1)] * 9 + [(90, 1)]) == [[(10, 1)] * 9, [(90, 1)]], "one long prompt does not pad the rest"
+    assert waves([(10, 1)] * 9 + [(10, 40)]) == [[(10, 1)] * 9, [(10, 40)]], "nor does one large group"
+    assert waves([(10, 1)], limit=5000) == [[(10, 1)]], "one row always runs"
+
+
 def test_keys_decide_the_samples():
     engine = TorchEngine().bind(tiny_model("llama"), Numbers())
     rows = engine.generate([Prompt([5, 6, 7], (3, 4, 3, 3 + 2**64))], max_new=12)[0]

@@ -11,7 +11,7 @@ from torch import Tensor
 from gainstage.rollout.engines._blocks import Network
 
 _PREFILL_TOKENS = 8192  # tokens of one prefill pass; bounds its activations
-_FIRST_ROOM = 32  # new tokens the cache is first made for; doubled when full
+_FIRST_ROOM = 64  # new tokens the cache is first made for; doubled when full
 _TINY_PRODUCT = 400  # below so many multiplications torch takes a slow loop for each product of a batch
 
 

@@ -20,6 +20,7 @@ from gainstage.types import Completion, Prompt, Stop
 
 WANTS = ("entropy",)
 _DENSITY = 0.94  # share of live rows below which ended rows leave the batch
+_PADDING = 3  # most places of a padded layout for each real one
 _CACHE_BYTES = 2 << 30  # size of the key/value cache where no limit of tokens is set
 
 
@@ -60,7 +61,7 @@ class TorchEngine:
 
     def bind(self, model: Any, tokenizer: Any) -> Self:
         """Draw from this model (a transformers causal LM, PEFT-wrapped or not)."""
-        self.model, self.tokenizer = model, tokenizer
+        self.model, self.tokenizer = getattr(model, "_orig_mod", model), tokenizer  # torch.compile wraps
         return self
 
     @property
@@ -168,25 +169,23 @@ class TorchEngine:
         return {int(end) for end in ends | {self.tokenizer.eos_token_id} if end is not None}
 
     def _waves(self, requests: Sequence[Prompt], limits: Sequence[int]) -> Iterator[list[_Part]]:
-        """Rows that fit into the cache together, prompts of like length side by side."""
+        """Rows that run together: they fit into the cache, and prompts are alike in samples and length."""
         budget = self.max_batch_tokens or max(_CACHE_BYTES // token_bytes(self.model), 1)
-        wave: list[_Part] = []
-        room = budget
-        for index in sorted(range(len(requests)), key=lambda i: len(requests[i].ids)):
+        order = sorted(range(len(requests)), key=lambda i: (len(requests[i].keys), len(requests[i].ids)))
+        wave = _Wave(budget)
+        for index in order:
             request, limit = requests[index], limits[index]
             first = 0
             while limit > 0 and first < len(request.keys):
-                fits = (room - len(request.ids)) // limit
-                if fits < 1 and wave:
-                    yield wave
-                    wave, room = [], budget
+                fits = wave.fits(request, limit, len(request.keys) - first)
+                if fits < 1:
+                    yield wave.parts
+                    wave = _Wave(budget)
                     continue
-                keys = request.keys[first : first + max(fits, 1)]
-                wave.append(_Part(index, first, request, keys, limit))
-                room -= len(request.ids) + limit * len(keys)
-                first += len(keys)
-        if wave:
-            yield wave
+                wave.add(_Part(index, first, request, request.keys[first : first + fits], limit))
+                first += fits
+        if wave.parts:
+            yield wave.parts
 
 
 @dataclass(frozen=True)
@@ -198,6 +197,35 @@ class _Part:
     request: Prompt
     keys: tuple[int, ...]
     limit: int
+
+
+@dataclass
+class _Wave:
+    """Rows to be run together. Prompts are padded to the longest, and their rows to the largest group."""
+
+    budget: int
+    parts: list[_Part] = field(default_factory=list)
+    rows: int = 0
+    most: int = 0
+    tokens: int = 0
+    longest: int = 0
+    new: int = 0
+
+    def fits(self, request: Prompt, limit: int, rows: int) -> int:
+        """How many of the request's rows may join; one at least where the wave is empty."""
+        count, longest = len(self.parts) + 1, max(self.longest, len(request.ids))
+        room = (self.budget - count * longest - self.new) // limit
+        if not self.parts:
+            return max(min(rows, room), 1)
+        uneven = count * max(self.most, rows) > _PADDING * (self.rows + rows)
+        longer = count * longest > _PADDING * (self.tokens + len(request.ids))
+        return 0 if uneven or longer else min(rows, room)
+
+    def add(self, part: _Part) -> None:
+        self.parts.append(part)
+        self.rows, self.most = self.rows + len(part.keys), max(self.most, len(part.keys))
+        self.tokens, self.longest = self.tokens + len(part.request.ids), max(self.longest, len(part.request.ids))
+        self.new += part.limit * len(part.keys)
 
 
 class _Record:
