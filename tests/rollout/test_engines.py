@@ -9,6 +9,7 @@ from torch import nn
 from gainstage.ops.noise import mix
 from gainstage.rollout.engines import _products
 from gainstage.rollout.engines._blocks import read_network
+from gainstage.rollout.engines._fallback import CachedDecoder, PlainDecoder, open_decoder
 from gainstage.rollout.engines._sampling import Sampler, inverse_cdf
 from gainstage.rollout.engines.torch import TorchEngine, survivors
 from gainstage.types import Prompt, Sampling, Stop
@@ -43,6 +44,8 @@ def tiny_config(family, **changes):
         "eos_token_id": END,
         "bos_token_id": None,
     }
+    bloom = {k: sizes[k] for k in ("vocab_size", "hidden_size", "initializer_range", "eos_token_id", "pad_token_id")}
+    bloom |= {"n_layer": 2, "n_head": 4}
     neox = {k: v for k, v in sizes.items() if k != "num_key_value_heads"}
     llama3 = {
         "rope_type": "llama3",
@@ -71,6 +74,8 @@ def tiny_config(family, **changes):
         "gpt2-scaled": lambda: transformers.GPT2Config(**gpt2, scale_attn_by_inverse_layer_idx=True),
         "gemma2": lambda: transformers.Gemma2Config(**sizes, head_dim=8, sliding_window=16),
         "gpt-neox": lambda: transformers.GPTNeoXConfig(**neox),
+        "bloom": lambda: transformers.BloomConfig(**bloom),
+        "lfm2": lambda: transformers.Lfm2Config(**sizes, full_attn_idxs=[1]),
     }
     config = make[family]()
     for name, value in changes.items():
@@ -90,7 +95,7 @@ FAST = [
     "gpt2",
     "gpt2-scaled",
 ]
-SLOW = ["llama-dynamic-rope", "mistral-window", "qwen3-window", "gemma2", "gpt-neox"]
+SLOW = ["llama-dynamic-rope", "mistral-window", "qwen3-window", "gemma2", "gpt-neox", "bloom", "lfm2"]
 
 
 def tiny_model(family, seed=0):
@@ -186,9 +191,16 @@ def test_known_families_take_the_fast_path(family):
     assert read_network(tiny_model(family), 10) is not None
 
 
-@pytest.mark.parametrize("family", ["llama-dynamic-rope", "gemma2", "gpt-neox"])
+@pytest.mark.parametrize("family", ["llama-dynamic-rope", "gemma2", "gpt-neox", "bloom", "lfm2"])
 def test_unknown_maths_takes_the_models_own_forward(family):
     assert read_network(tiny_model(family), 10) is None
+
+
+def test_states_that_padding_would_spoil_are_recomputed():
+    kinds = {
+        family: type(open_decoder(tiny_model(family), [[5]], [1])) for family in ("gpt-neox", "gemma2", "bloom", "lfm2")
+    }
+    assert kinds == {"gpt-neox": CachedDecoder, "gemma2": CachedDecoder, "bloom": PlainDecoder, "lfm2": PlainDecoder}
 
 
 def test_a_sliding_window_counts_only_where_it_cuts():

@@ -13,12 +13,28 @@ from torch import Tensor, nn
 def open_decoder(
     model: nn.Module, prompts: Sequence[list[int]], repeats: Sequence[int]
 ) -> CachedDecoder | PlainDecoder:
-    """The model's key/value cache where left padding can be hidden from it, full forwards otherwise."""
-    accepted = set(inspect.signature(_base(model).forward).parameters)
-    cached = accepted & {"cache", "past_key_values"}
-    if cached and {"attention_mask", "position_ids"} <= accepted and not getattr(model, "_is_stateful", False):
-        return CachedDecoder(model, prompts, repeats, "cache" if "cache" in accepted else "past_key_values")
+    """The model's key/value cache where left padding can be hidden from it, full forwards otherwise.
+
+    Padding cannot be hidden from layers that carry a state along (recurrent, convolutional, linear attention).
+    """
+    base = _base(model)
+    accepted = set(inspect.signature(base.forward).parameters)
+    names = [name for name in ("cache", "past_key_values") if name in accepted]
+    if names and {"attention_mask", "position_ids"} <= accepted and not getattr(base, "_is_stateful", False):
+        cache = _attention_cache(base.config)
+        if cache is not None:
+            return CachedDecoder(model, prompts, repeats, names[0], cache)
     return PlainDecoder(model, prompts, repeats)
+
+
+def _attention_cache(config: Any) -> Any:
+    """An empty cache for the model, or None where some layer keeps anything but keys and values."""
+    from transformers import DynamicCache
+    from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
+
+    cache = DynamicCache(config=config)
+    plain = all(type(layer) in (DynamicLayer, DynamicSlidingWindowLayer) for layer in cache.layers)
+    return cache if plain else None
 
 
 def _base(model: Any) -> Any:
@@ -28,15 +44,14 @@ def _base(model: Any) -> Any:
 class CachedDecoder:
     """Left-padded prompts, positions that count real tokens, and transformers' dynamic cache."""
 
-    def __init__(self, model: Any, prompts: Sequence[list[int]], repeats: Sequence[int], cache_name: str) -> None:
-        from transformers import DynamicCache
-
-        self.model, self.cache_name = model, cache_name
+    def __init__(
+        self, model: Any, prompts: Sequence[list[int]], repeats: Sequence[int], cache_name: str, cache: Any
+    ) -> None:
+        self.model, self.cache_name, self.cache = model, cache_name, cache
         device = next(model.parameters()).device
         longest = max(len(p) for p in prompts)
         ids = torch.tensor([[0] * (longest - len(p)) + list(p) for p in prompts], device=device)
         self.seen = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in prompts], device=device)
-        self.cache = DynamicCache(config=_base(model).config)
         self.last_only = "logits_to_keep" in inspect.signature(_base(model).forward).parameters
         first = self._forward(ids, (self.seen.cumsum(1) - 1).clamp(min=0))
         self.group = torch.repeat_interleave(
