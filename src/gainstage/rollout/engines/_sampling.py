@@ -152,7 +152,7 @@ def support_floor(scores: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor) -
         enough = share >= top_p.unsqueeze(1)
         if head == size or not bool((has_p & ~enough.any(1)).any()):
             break
-        head = size  # a flat distribution: the border lies further down
+        head = min(8 * head, size)  # a flat distribution: the border lies further down
     border = torch.where(enough.any(1), enough.float().argmax(1), head - 1)
     nucleus = best.gather(1, border.unsqueeze(1)).squeeze(1)
     floor = torch.where(has_p, torch.maximum(floor, nucleus), floor)
