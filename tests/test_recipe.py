@@ -51,6 +51,16 @@ def test_override_of_a_nested_objective_and_swap_of_an_entry() -> None:
     assert load("grpo", ["rollout.generate.max_new=9"]).rollout == [{"generate": {"max_new": 9}}]
 
 
+def test_overrides_reach_into_a_phase_by_its_name() -> None:
+    recipe = load("iw_opd", ["phases.distil.credit.teacher_logratio.positions=first", "phases.teach.iterations=7"])
+    assert recipe.phases[1]["credit"][1] == {"teacher_logratio": {"gamma": 0.5, "positions": "first"}}
+    assert (recipe.phases[0]["iterations"], recipe.phases[1]["iterations"]) == (7, 60)
+    recipe = load("iw_opd", ["phases.distil.update.policy.objectives=[{clipped: {dual: 3.0}}]"])
+    assert recipe.phases[1]["update"][0]["policy"]["objectives"] == [{"clipped": {"dual": 3.0}}]
+    with pytest.raises(RecipeError, match="no phase 'destil'; did you mean 'distil'"):
+        load("iw_opd", ["phases.destil.iterations=7"])
+
+
 @pytest.mark.parametrize(
     ("overrides", "says"),
     [

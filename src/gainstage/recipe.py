@@ -248,7 +248,7 @@ def parse_override(text: str) -> tuple[list[str], Any]:
 
 
 def override(data: dict[str, Any], text: str) -> dict[str, Any]:
-    """A recipe's data with one dotted override. A segment inside a list is the name of an entry."""
+    """A recipe's data with one dotted override. A segment inside a list is the name of an entry or of a phase."""
     path, value = parse_override(text)
     out = copy.deepcopy(data)
     if path[0] not in Recipe.model_fields:
@@ -264,13 +264,17 @@ def override(data: dict[str, Any], text: str) -> dict[str, Any]:
 def _set(node: Any, path: list[str], value: Any, text: str) -> None:
     head, rest = path[0], path[1:]
     if isinstance(node, list):
-        names = [entry_name(entry) for entry in node]
+        phases = bool(node) and all(isinstance(entry, Mapping) and isinstance(entry.get("name"), str) for entry in node)
+        names = [entry["name"] if phases else entry_name(entry) for entry in node]
         if head not in names:
-            raise RecipeError(f"{text!r}: no entry {head!r}; {near(head, names)}")
+            raise RecipeError(f"{text!r}: no {'phase' if phases else 'entry'} {head!r}; {near(head, names)}")
         index = names.index(head)
         entry = node[index]
         if not rest:
             node[index] = value  # swap one entry
+            return
+        if phases:
+            _set(entry, rest, value, text)
             return
         key = entry if isinstance(entry, str) else next(k for k in entry)
         settings = {} if isinstance(entry, str) else dict(entry[key] or {})
