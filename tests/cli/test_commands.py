@@ -104,6 +104,17 @@ def test_train_dry_run_prints_the_arithmetic(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_a_run_says_where_its_data_become_off_policy() -> None:
+    from gainstage.cli.train import describe
+    from gainstage.recipe import load
+    from gainstage.running import Run
+
+    assert "off-policy" in describe(Run(load("rgra")))
+    assert "off-policy" not in describe(Run(load("rgra", ["plan.minibatch=null"])))
+    assert "off-policy" not in describe(Run(load("grpo")))
+    assert "at most 16 tokens an answer" in describe(Run(load("dapo")))
+
+
 def test_train_evaluate_sample(tmp_path: Path) -> None:
     gs("train", "grpo", "--runs", tmp_path, "--name", "a", *TINY)
     assert (tmp_path / "a" / "final" / "model.safetensors").is_file()

@@ -135,3 +135,15 @@ def test_wrong_settings_are_named():
         BetaNormalized(parts=["a"], weights={"b": 1.0})
     with pytest.raises(ValueError, match="samples must be 2 or more"):
         BetaNormalized().check_plan(1)
+
+
+def test_a_fit_to_few_problems_warns_unless_it_is_smoothed(recwarn):
+    r, keys = rewards_at([0.25, 0.5, 0.75])
+    few = batch_of([1] * len(r), r.tolist(), keys.tolist())
+    with pytest.warns(UserWarning, match="fewer than 8 problems"):
+        BetaNormalized().estimate(few, context())
+    recwarn.clear()
+    BetaNormalized(ema=0.5).estimate(few, context())
+    r, keys = rewards_at([0.25, 0.5] * 4)
+    BetaNormalized().estimate(batch_of([1] * len(r), r.tolist(), keys.tolist()), context())
+    assert not recwarn.list

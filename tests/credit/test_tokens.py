@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from gainstage.credit.tokens.teacher_logratio import (
     teacher_advantage,
 )
 from gainstage.credit.tokens.whiten import Whiten, whiten
+from gainstage.registry import RecipeError
 
 
 def test_a_row_s_number_stands_on_each_of_its_decisions():
@@ -87,6 +89,17 @@ def test_reference_logprobs_score_once_and_keep_what_is_there():
     assert not written["ref_logprobs"].requires_grad
     batch["ref_logprobs"] = written["ref_logprobs"]
     assert entry.estimate(batch, context(reference=role)) == {} and role.calls == 1
+
+
+def test_a_role_with_another_tokenizer_is_refused_at_the_start():
+    def speaks(**vocabulary: int):
+        return SimpleNamespace(tokenizer=SimpleNamespace(get_vocab=lambda: vocabulary))
+
+    entry = ReferenceLogprobs(role="teacher")
+    entry.start(context(policy=speaks(a=0, b=1), teacher=speaks(a=0, b=1)))
+    entry.start(context(teacher=speaks(a=0)))  # nothing to compare with
+    with pytest.raises(RecipeError, match="'teacher' has another tokenizer"):
+        entry.start(context(policy=speaks(a=0, b=1), teacher=speaks(a=1, b=0)))
 
 
 def test_reference_logprobs_declare_role_and_column():

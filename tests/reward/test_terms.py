@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+import random
+from types import SimpleNamespace
 
 import pytest
 import torch
 from tests.reward.helpers_reward import answered, context
 
+from gainstage.chain import build_chain
 from gainstage.credit.returns.discounted import Discounted
+from gainstage.recipe import load
 from gainstage.reward.terms.length import Overlong, overlong, written_tokens
 from gainstage.reward.terms.policy_terms import TokenKl, token_kl
 from gainstage.types import Batch, PolicyOut
@@ -83,6 +87,25 @@ def test_lengths_count_what_the_policy_wrote_trained_or_not():
     rows = [answered("", tokens=9), answered("", tokens=9, trained=False, prompt_tokens=50)]
     assert [written_tokens(row) for row in rows] == [9, 9]
     assert Overlong(limit=10, buffer=4).judge(rows, None) == [-0.75, -0.75]
+
+
+def test_without_a_limit_only_what_the_task_does_not_need_is_punished():
+    rows = [answered("", tokens=n) for n in (12, 13, 14, 16)]
+    ctx = context()
+    ctx.task = SimpleNamespace(max_new=12)
+    assert Overlong(buffer=4).judge(rows, ctx) == [0.0, -0.25, -0.5, -1.0]
+
+
+def test_the_dapo_recipe_punishes_no_answer_that_the_task_expects():
+    chain = build_chain(load("dapo"))
+    task = chain.task.it
+    limit = chain.rollout[0].it.limit(task)
+    longest = max(len(task.demonstrate(p, random.Random(0))) for p in task.problems("train")[:500]) + 1
+    ctx = context()
+    ctx.task = task
+    punish = chain.reward[1].it
+    assert punish.judge([answered("", tokens=n) for n in (longest, task.max_new)], ctx) == [0.0, 0.0]
+    assert punish.judge([answered("", tokens=limit)], ctx) == [-1.0]
 
 
 def test_wrong_settings_are_named():

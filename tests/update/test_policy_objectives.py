@@ -87,6 +87,21 @@ def test_two_answers_under_two_aggregations():
     assert float(aggregate(terms, mask, "token_mean")) == pytest.approx(0.0, abs=1e-6)
 
 
+def test_policy_gradient_shows_how_far_its_data_have_drifted():
+    values = [[math.log(0.6), math.log(0.2)], [math.log(0.5)]]
+    mask = mask_of(values)
+    case = {
+        "logprobs": rows(values),
+        "mask": mask,
+        "advantages": torch.ones(2, 2, dtype=torch.float64),
+        "behaviour_logprobs": torch.full((2, 2), math.log(0.4), dtype=torch.float64),
+        "entropy": torch.zeros(2, 2),
+    }
+    assert call(policy_gradient, case)[1]["ratio/mean"][mask].tolist() == pytest.approx([1.5, 0.5, 1.25])
+    del case["behaviour_logprobs"]
+    assert "ratio/mean" not in call(policy_gradient, case)[1]
+
+
 def test_clipped_surrogate_of_positive_rewards():
     ratio = one([0.7, 1.1, 1.5]).log().requires_grad_()
     terms, stats = clipped_surrogate(ratio, torch.zeros(1, 3), torch.ones(1, 3), torch.ones(1, 3).bool())

@@ -138,8 +138,28 @@ def describe(run: Any) -> str:
         f"{stage}[{', '.join(part.name for part in getattr(chain, stage))}]" for stage in ("select", "rollout", "reward", "credit", "update")
         if getattr(chain, stage)
     )  # fmt: skip
-    length = chain.task.it.max_new if chain.rollout else None
-    return f"{run.recipe.name} on {chain.task.name}: {stages}\n{arithmetic(plan, chain.samples, max_new=length, learners=len(chain.update))}\n  trains {names or 'nothing'}"
+    lines = [
+        f"{run.recipe.name} on {chain.task.name}: {stages}",
+        arithmetic(plan, chain.samples, max_new=answer_limit(chain), learners=len(chain.update)),
+        f"  trains {names or 'nothing'}",
+    ]
+    if not drawn and (plan["epochs"] > 1 or plan["minibatch"]) and on_policy_only(chain):
+        lines.append(
+            "  policy_gradient corrects for nothing: from an iteration's second optimizer step on data are off-policy "
+            "(ratio/mean shows how far; plan.minibatch=null plan.epochs=1 takes one step)"
+        )
+    return "\n".join(lines)
+
+
+def answer_limit(chain: Any) -> int | None:
+    """Most tokens of an answer; None where nothing is sampled."""
+    own = [part.it.limit(chain.task.it) for part in chain.rollout if part.has("limit")]
+    return own[0] if own else chain.task.it.max_new if chain.rollout else None
+
+
+def on_policy_only(chain: Any) -> bool:
+    """Whether a learner's policy objective has neither ratio nor clip."""
+    return any(name == "policy_gradient" for part in chain.update for name, _ in getattr(part.it, "terms", []))
 
 
 def look_note(row: dict[str, float]) -> str:

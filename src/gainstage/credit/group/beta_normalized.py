@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +16,9 @@ from gainstage.credit.group.group_relative import greedy_rows
 from gainstage.ops.groups import finite_or_absent, group_rows
 from gainstage.registry import component
 from gainstage.types import Batch
+
+FEW = 8
+"""Problems a batch below which the fit jumps from one batch to the next."""
 
 
 def fit_beta(mean: float, var: float) -> tuple[float, float, float, float]:
@@ -127,6 +131,12 @@ class BetaNormalized:
             )
 
     def estimate(self, batch: Batch, ctx: Any) -> dict[str, Tensor]:
+        if not self.ema and len(batch["group"].unique()) < FEW:
+            warnings.warn(
+                f"beta_normalized fits a density to fewer than {FEW} problems: raise plan.groups, "
+                "or set credit.beta_normalized.ema (0.9 for instance)",
+                stacklevel=2,
+            )
         sources = {name: batch[f"parts/{name}"] for name in self.parts} or {"reward": batch.rewards_at("row")}
         total = torch.zeros(batch.rows, device=batch.device)
         for name, values in sources.items():

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gainstage.registry import component
+from gainstage.registry import RecipeError, component
 from gainstage.types import Batch, column
 
 
@@ -40,6 +40,18 @@ class ReferenceLogprobs:
     @property
     def uses(self) -> tuple[str, ...]:
         return (self.role,)
+
+    def start(self, ctx: Any) -> None:
+        """Raises RecipeError where the role reads token ids in another way than the policy that writes them."""
+        roles = [ctx.models[role] if role in ctx.models else None for role in ("policy", self.role)]
+        policy, scorer = (getattr(role, "tokenizer", None) for role in roles)
+        if policy is None or scorer is None or policy is scorer:
+            return
+        if policy.get_vocab() != scorer.get_vocab():
+            raise RecipeError(
+                f"credit.reference_logprobs: the role {self.role!r} has another tokenizer than the policy, so it cannot "
+                f"score the policy's token ids; load a model of the same family under models.{self.role}"
+            )
 
     def estimate(self, batch: Batch, ctx: Any) -> dict[str, Tensor]:
         return {} if self.out in batch else {self.out: reference_logprobs(batch, ctx.models[self.role])}

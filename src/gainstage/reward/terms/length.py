@@ -38,18 +38,20 @@ def written_tokens(trajectory: Trajectory) -> int:
 class Overlong:
     """Punishes answers that come close to the length limit, so that a cut-off is no sudden wall."""
 
-    limit: int
-    """Tokens from which the punishment is full; usually the rollout's `max_new`."""
     buffer: int
     """Tokens before the limit over which the punishment grows; larger warns earlier."""
+    limit: int | None = None
+    """Tokens from which the punishment is full; absent: what the task says an answer needs, and the buffer. Give the
+    rollout as much room (`rollout.generate.extra` as large as the buffer), or the punishment is never met."""
 
     level = "row"
 
     def __post_init__(self) -> None:
-        if not 0 <= self.buffer <= self.limit:
+        if self.buffer < 0 or (self.limit is not None and self.buffer > self.limit):
             raise ValueError(
                 f"overlong: buffer must lie between 0 and limit, got buffer={self.buffer}, limit={self.limit}"
             )
 
     def judge(self, trajs: Sequence[Trajectory], ctx: Any) -> list[float | None]:
-        return [overlong(written_tokens(t), self.limit, self.buffer) for t in trajs]
+        limit = ctx.task.max_new + self.buffer if self.limit is None else self.limit
+        return [overlong(written_tokens(t), limit, self.buffer) for t in trajs]

@@ -30,6 +30,7 @@ class Generate:
     Args:
         max_new: most tokens of an answer; absent = what the task says an answer needs. Answers that reach it stop
             with `length`.
+        extra: tokens beyond that, for a reward that punishes long answers before they are cut.
         temperature: of the softmax; it enters every log-prob that is compared with these. A single request may ask
             for 0 (greedy): such rows are answered but never trained.
         top_k, top_p, min_p: cut the tail off; refused in training (see `allow_support_cuts`).
@@ -43,6 +44,7 @@ class Generate:
     """
 
     max_new: int | None = None
+    extra: int = 0
     temperature: float = 1.0
     top_k: int = 0
     top_p: float = 1.0
@@ -60,6 +62,8 @@ class Generate:
         )
         if self.max_new is not None and self.max_new < 1:
             raise ValueError(f"max_new must be at least 1, got {self.max_new}")
+        if self.extra < 0:
+            raise ValueError(f"extra must not be negative, got {self.extra}")
         self.uses = (self.actor,) if self.actor else ()
         self.wording = find_template(self.template)
 
@@ -81,6 +85,10 @@ class Generate:
             rows.update(zip(members, self._answer([requests[i] for i in members], ctx, policy), strict=True))
         return [row for index in range(len(requests)) for row in rows[index]]
 
+    def limit(self, task: Any) -> int:
+        """Most tokens of an answer to this task."""
+        return (self.max_new or task.max_new) + self.extra
+
     def _answer(self, requests: Sequence[Request], ctx: Ctx, policy: Any) -> list[list[Trajectory]]:
         starts = [self._start(request, policy) for request in requests]
         samplings = [
@@ -91,7 +99,7 @@ class Generate:
             for request, start, sampling in zip(requests, starts, samplings, strict=True)
             for k in range(request.samples)
         ]
-        max_new = self.max_new or ctx.task.max_new
+        max_new = self.limit(ctx.task)
         answers = draw(policy, wanted, max_new=max_new, stop=self.stop, limit=policy.context_limit)
         ctx.log("failures/context", sum(answer.stop is Stop.CONTEXT for answer in answers))
         left = iter(answers)
