@@ -86,6 +86,13 @@ def test_advantages(name: str, overrides: list[str], reward: list[float], want: 
     assert rows["advantages"].flatten().tolist() == pytest.approx(want, abs=2e-6)
 
 
+def test_signed_rewards_reach_every_arm_of_the_ablation() -> None:
+    signed = "reward=[{task_verdict: {then: [{affine: {scale: 2, shift: -1}}]}}]"
+    for name in ("reinforce", "reinforce_rej", "raft", "raft_pp", "grpo"):
+        (transform,) = chain(name, signed).reward[0].options["then"]
+        assert transform([1.0, 0.0]) == [1.0, -1.0]
+
+
 def test_rejected_prompts_leave_the_denominator_unless_asked_not_to() -> None:
     kept = credited(chain("reinforce_rej"), batch([1] * 12, REJECTED, GROUPS))
     assert kept["mask"].flatten().tolist() == [True] * 4 + [False] * 8

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from gainstage.registry import build
-from gainstage.reward.compose.scaling import Scale, clip_reward, power
+from gainstage.reward.compose.scaling import Scale, affine, clip_reward, power
 
 
 def test_clipping_keeps_what_does_not_apply():
@@ -22,6 +22,11 @@ def test_clipping_keeps_what_does_not_apply():
 
 def test_a_nan_is_passed_on_for_the_sum_to_name():
     assert math.isnan(clip_reward([math.nan])[0])  # type: ignore[arg-type]
+
+
+def test_affine_turns_failures_into_punishments():
+    assert affine([1.0, 0.0, None], scale=2.0, shift=-1.0) == [1.0, -1.0, None]
+    assert affine(torch.tensor([0.5]), shift=1.0).tolist() == [1.5]
 
 
 def test_power_keeps_signs():

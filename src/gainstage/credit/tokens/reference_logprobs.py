@@ -49,8 +49,8 @@ class ReferenceLogprobs:
             return
         if policy.get_vocab() != scorer.get_vocab():
             raise RecipeError(
-                f"credit.reference_logprobs: the role {self.role!r} has another tokenizer than the policy, so it cannot "
-                f"score the policy's token ids; load a model of the same family under models.{self.role}"
+                f"credit.reference_logprobs: the role {self.role!r} has another tokenizer than the policy, so it "
+                f"cannot score the policy's token ids; load a model of the same family under models.{self.role}"
             )
 
     def estimate(self, batch: Batch, ctx: Any) -> dict[str, Tensor]:

@@ -37,6 +37,12 @@ def clip_reward(values: Values, *, low: float = -10.0, high: float = 10.0) -> Va
 
 
 @component("then")
+def affine(values: Values, *, scale: float = 1.0, shift: float = 0.0) -> Values:
+    """`scale r + shift`: scale 2 and shift -1 turn rewards of 0 and 1 into -1 and 1, so that failures push down."""
+    return _apply(values, lambda x: scale * x + shift)
+
+
+@component("then")
 def power(values: Values, *, exponent: float = 2.0) -> Values:
     """`sign(r) |r|^exponent`: above 1 favours the best answers, below 1 evens them out."""
     if exponent <= 0:
