@@ -43,8 +43,9 @@ class ReferenceLogprobs:
 
     def start(self, ctx: Any) -> None:
         """Raises RecipeError where the role reads token ids in another way than the policy that writes them."""
-        roles = [ctx.models[role] if role in ctx.models else None for role in ("policy", self.role)]
-        policy, scorer = (getattr(role, "tokenizer", None) for role in roles)
+        if "policy" not in ctx.models or self.role not in ctx.models:
+            return
+        policy, scorer = (getattr(ctx.models[role], "tokenizer", None) for role in ("policy", self.role))
         if policy is None or scorer is None or policy is scorer:
             return
         if policy.get_vocab() != scorer.get_vocab():
