@@ -21,7 +21,7 @@ from gainstage.ops.noise import mix
 from gainstage.policies.snapshots import Models
 from gainstage.types import Batch, Prompt, Sampling
 
-SAMPLES, GROUPS, MINIBATCH, EPOCHS = 8, 32, 64, 1
+SAMPLES, GROUPS, MINIBATCH, EPOCHS = 8, 32, 128, 1
 LR, CLIP_NORM, LOW, HIGH, BETA = 5e-4, 1.0, 0.2, 0.2, 0.001
 
 

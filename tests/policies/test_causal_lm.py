@@ -264,3 +264,28 @@ def test_chat_template_of_the_run_is_the_one_that_is_saved(tmp_path: Path) -> No
     loaded = AutoTokenizer.from_pretrained(tmp_path)
     assert loaded.chat_template == template
     assert loaded.apply_chat_template(prompt, add_generation_prompt=True, tokenize=True, return_dict=False) == ids
+
+
+def test_mixed_precision_keeps_full_precision_weights() -> None:
+    models = Models(
+        {"policy": {"load": "micro", "mixed": True}, "plain": {"load": "micro"}}, ["policy", "plain"], ["policy"]
+    )
+    batch = rows([14, 9])
+    mixed = models["policy"].evaluate(batch).logprobs
+    with torch.no_grad():
+        plain = models["plain"].evaluate(batch).logprobs
+    assert 0 < float((mixed.detach() - plain).abs().max()) < 0.5
+    mixed.sum().backward()
+    assert all(p.dtype == p.grad.dtype == torch.float32 for p in models["policy"].module.parameters())
+    drawn = models["policy"].generate([Prompt([5, 6, 7], (1,), Sampling(1.0))], max_new=4)[0][0]
+    assert len(drawn.ids) == len(drawn.logprobs)
+
+
+@pytest.mark.slow
+def test_compiled_trunk_gives_the_same_numbers() -> None:
+    models = Models({"policy": {"load": "micro", "compile": True}, "plain": {"load": "micro"}}, ["policy", "plain"])
+    batch = rows([14, 9])
+    with torch.no_grad():
+        assert torch.allclose(
+            models["policy"].evaluate(batch).logprobs, models["plain"].evaluate(batch).logprobs, atol=1e-4
+        )

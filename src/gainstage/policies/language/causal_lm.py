@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -37,6 +37,7 @@ class CausalPolicy:
         self.module, self.tokenizer, self.engine, self.role = module, tokenizer, engine, role
         self.meter = meter or NoMeter()
         self.peft, self.adapters, self.source = peft, adapters, source
+        self.autocast: torch.dtype | None = None
         self.version = 0
         self.packable = packing.enable(module)
         self.size = sum(p.numel() for p in module.parameters())
@@ -82,7 +83,7 @@ class CausalPolicy:
         `want` may hold `entropy` (same positions) and `hidden` (`[B, T, D]`, position t = state before token t).
         Gradients flow where they are enabled; without gradient the tokens are metered as scored.
         """
-        with self._switch():
+        with self._switch(), self._mixed():
             return self._evaluate(batch, want)
 
     def _evaluate(self, batch: Batch, want: Sequence[str]) -> PolicyOut:
@@ -184,9 +185,9 @@ class CausalPolicy:
     # -- copies, files ------------------------------------------------------------------------------------------------
 
     def snapshot(self, role: str, *, frozen: bool = True) -> CausalPolicy:
-        """A copy under another role name. With adapters, a frozen copy of the start is the base with the adapters off."""
+        """A copy under another role name. With adapters, a frozen copy of the start is the base without them."""
         if self.peft is not None and frozen and self.version == 0:
-            view = CausalPolicy(
+            made = CausalPolicy(
                 self.module,
                 self.tokenizer,
                 self.engine,
@@ -196,14 +197,16 @@ class CausalPolicy:
                 adapters=False,
                 source=self.source,
             )
-            return view
-        whole = copy.deepcopy(self.peft if self.peft is not None else self.module)
-        module = whole.get_base_model() if self.peft is not None else whole
-        module.requires_grad_(not frozen) if self.peft is None else None
-        module.eval()
-        engine = copy.copy(self.engine)
-        return CausalPolicy(module, self.tokenizer, engine.bind(module, self.tokenizer), role, self.meter,
-                            whole if self.peft is not None else None, source=self.source)  # fmt: skip
+        else:
+            whole = copy.deepcopy(self.peft if self.peft is not None else self.module)
+            module = whole.get_base_model() if self.peft is not None else whole
+            if self.peft is None:
+                module.requires_grad_(not frozen)
+            engine = copy.copy(self.engine).bind(module.eval(), self.tokenizer)
+            peft = whole if self.peft is not None else None
+            made = CausalPolicy(module, self.tokenizer, engine, role, self.meter, peft, source=self.source)
+        made.autocast = self.autocast
+        return made
 
     def save(self, folder: Any) -> None:
         """A plain Hugging Face folder (or PEFT adapter) in safetensors, with the tokenizer."""
@@ -219,8 +222,15 @@ class CausalPolicy:
     def device(self) -> torch.device:
         return next(self.module.parameters()).device
 
-    def _switch(self) -> Any:
-        return nullcontext() if self.adapters or self.peft is None else self.peft.disable_adapter()
+    @contextmanager
+    def _switch(self) -> Iterator[None]:
+        """Adapters as this handle has them."""
+        with nullcontext() if self.adapters or self.peft is None else self.peft.disable_adapter():
+            yield
+
+    def _mixed(self) -> Any:
+        """Half-precision arithmetic over full-precision weights, where asked. The engine decodes in the weights' own."""
+        return nullcontext() if self.autocast is None else torch.autocast(self.device.type, self.autocast)
 
     def _flops(self, tokens: float, per_weight: int) -> None:
         self.meter.charge("flops", per_weight * self.size * tokens, self.role)

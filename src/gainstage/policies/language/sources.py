@@ -33,7 +33,8 @@ class CausalLm:
     """A Hugging Face causal LM by short name (`micro`, `smollm2`), folder, run folder or hub name.
 
     `lora` true or a mapping of its settings trains adapters only; `engine` names what draws tokens; `dtype` is
-    that of the weights; `chat_template` replaces the tokenizer's own and is saved with the result.
+    that of the weights, `mixed` computes in bfloat16 over them (mixed precision), `compile` runs the trunk through
+    `torch.compile`; `chat_template` replaces the tokenizer's own and is saved with the result.
     """
 
     source: str = "micro"
@@ -41,6 +42,7 @@ class CausalLm:
     engine: str | dict[str, Any] = "torch"
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     chat_template: str | None = None
+    mixed: bool = False
     compile: bool = False
     trust_remote_code: bool = False
     engine_settings: dict[str, Any] = field(default_factory=dict)
@@ -68,7 +70,9 @@ class CausalLm:
         engine = build("engine", name, {**(settings or {}), **self.engine_settings}, f"models.{role}.engine").bind(
             module, tokenizer
         )
-        return CausalPolicy(module, tokenizer, engine, role, meter, adapted, source=self.source)
+        policy = CausalPolicy(module, tokenizer, engine, role, meter, adapted, source=self.source)
+        policy.autocast = torch.bfloat16 if self.mixed else None
+        return policy
 
 
 def load_causal_lm(source: str, dtype: str = "float32", trust_remote_code: bool = False) -> tuple[Any, Any, Any]:
