@@ -63,7 +63,7 @@ def commands() -> list[str]:
 
 @pytest.mark.parametrize("line", commands())
 def test_commands_in_the_documents_parse(line: str) -> None:
-    """Each names an existing command, existing options and, where it trains, an existing recipe with valid overrides."""
+    """Each names an existing command, existing options and, where it trains, a recipe with valid overrides."""
     import shlex
 
     import typer.main

@@ -170,7 +170,8 @@ def _check_capabilities(chain: Chain) -> None:
         for wanted in part.declares("requires"):
             if wanted not in offered:
                 raise RecipeError(
-                    f"{part.key} needs a task that offers {wanted!r}; {chain.task.name} offers {', '.join(sorted(offered))}"
+                    f"{part.key} needs a task that offers {wanted!r}; "
+                    f"{chain.task.name} offers {', '.join(sorted(offered))}"
                 )
 
 

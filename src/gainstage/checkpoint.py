@@ -206,7 +206,8 @@ def verify(folder: Path) -> dict[str, Any]:
         raise CheckpointError(f"{folder / 'manifest.json'}: unreadable ({error})") from None
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise CheckpointError(
-            f"{folder}: checkpoint format {manifest.get('format') if isinstance(manifest, dict) else '?'}, this version reads {FORMAT}"
+            f"{folder}: checkpoint format {manifest.get('format') if isinstance(manifest, dict) else '?'}, "
+            f"this version reads {FORMAT}"
         )
     for name, wanted in manifest["sha256"].items():
         try:

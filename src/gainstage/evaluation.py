@@ -1,4 +1,4 @@
-"""Looking on: a policy answers held-out problems through the recipe's own engine; nothing is trained, nothing feeds back."""
+"""Looking on: a policy answers held-out problems through the recipe's own engine; nothing feeds back."""
 
 from __future__ import annotations
 

@@ -151,7 +151,7 @@ def read(name: str | Path) -> dict[str, Any]:
     if path.stat().st_size > 2**20:
         raise RecipeError(f"recipe {path}: larger than 1 MiB, this is no recipe")
     try:
-        data = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
+        data = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)  # noqa: S506  # a SafeLoader
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise RecipeError(f"recipe {path}: not readable as YAML: {str(error).splitlines()[0]}") from None
     if not isinstance(data, dict):
@@ -242,7 +242,7 @@ def parse_override(text: str) -> tuple[list[str], Any]:
     if not equals or not path.strip():
         raise RecipeError(f"an override is key=value, got {text!r}")
     try:
-        return path.strip().split("."), yaml.load(value, Loader=_Loader) if value.strip() else ""
+        return path.strip().split("."), yaml.load(value, Loader=_Loader) if value.strip() else ""  # noqa: S506
     except yaml.YAMLError as error:
         raise RecipeError(f"{text!r}: the value is not readable: {str(error).splitlines()[0]}") from None
 
@@ -389,7 +389,7 @@ def _fields(location: tuple[Any, ...]) -> Iterable[str]:
 
 
 def phase_recipe(recipe: Recipe, index: int) -> Recipe:
-    """The recipe of one phase: the whole with the phase's own keys on top. `extends` in a phase is not resolved here."""
+    """The recipe of one phase: the whole with the phase's own keys on top."""
     if not recipe.phases:
         return recipe
     phase = dict(recipe.phases[index])

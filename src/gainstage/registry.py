@@ -36,7 +36,7 @@ ROOMS = {
 """Kind -> package that is searched for it. The first five stages of a recipe are kinds of their own."""
 
 DECLARATIONS = ("needs", "writes", "uses", "requires", "wants", "level", "fit_at", "splits", "reads_truth")
-T = TypeVar("T")
+T = TypeVar("T", bound=Callable[..., Any])
 
 
 class RecipeError(ValueError):
@@ -202,12 +202,15 @@ def load_plugin(path: str | Path) -> None:
     """Run a user's own file, which registers its components.
 
     Raises:
-        RecipeError: the file does not exist.
+        RecipeError: the file does not exist or does not run.
     """
     file = Path(path)
     if not file.is_file():
         raise RecipeError(f"plugin {path}: no such file")
-    load_file(file)
+    try:
+        load_file(file)
+    except Exception as error:
+        raise RecipeError(f"plugin {path} does not run: {type(error).__name__}: {error}") from error
 
 
 @functools.lru_cache(maxsize=64)

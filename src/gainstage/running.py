@@ -124,7 +124,7 @@ class Run:
         folder.write_environment()
         return run
 
-    # -- what the trainer calls ------------------------------------------------------------------------------------------
+    # -- what the trainer calls ---------------------------------------------------------------------------------------
 
     def _row(self, row: dict[str, float], before: bool = False) -> None:
         iteration = int(row.pop("iteration"))
@@ -155,7 +155,7 @@ class Run:
         self.marks[what] = mark
         return due
 
-    # -- looks ----------------------------------------------------------------------------------------------------------
+    # -- looks --------------------------------------------------------------------------------------------------------
 
     @property
     def task(self) -> Any:
@@ -192,12 +192,12 @@ class Run:
         policy = models["policy"]
         return policy.snapshot("start") if policy.size <= SMALL or policy.peft is not None else None
 
-    # -- files ----------------------------------------------------------------------------------------------------------
+    # -- files --------------------------------------------------------------------------------------------------------
 
     def _save(self) -> None:
         if self.folder is None:
             return
-        policy = self.trainer.models["policy"] if "policy" in self.trainer.models else None
+        policy = self.trainer.models.handles.get("policy")
         checkpoint.save(
             self.folder.checkpoints, self.trainer.state_dict(), self.trainer.models,
             fingerprint=self.recipe.fingerprint(), policy=policy, keep=self.recipe.save.keep,
@@ -221,8 +221,9 @@ class Run:
         target = self.folder.path / "final"
         policy.save(target)
         write_card(
-            target, recipe=self.recipe.model_dump(mode="json"), measured=measured(numbers, self.task.name), base_model=policy.source,
-            dataset=self.task.name, citation=citation(self.recipe.paper), how_to_run=f"gainstage train {self.recipe.name}",
+            target, recipe=self.recipe.model_dump(mode="json"), measured=measured(numbers, self.task.name),
+            base_model=policy.source, dataset=self.task.name, citation=citation(self.recipe.paper),
+            how_to_run=f"gainstage train {self.recipe.name}",
         )  # fmt: skip
 
     def record(self, finished: bool) -> RunRecord:
@@ -233,14 +234,16 @@ class Run:
         train = self.task.problems("train")
         seen = [train[i] for i in range(min(len(train), 2000))]
         manifest = ParityManifest(
-            problems=hash_problems(asked), model=getattr(self.trainer.models["policy"], "source", ""), verifier=f"{self.task.name}",
+            problems=hash_problems(asked), model=getattr(self.trainer.models["policy"], "source", ""),
+            verifier=self.task.name,
             sampling={"temperature": settings.temperature}, samples=samples, max_new=int(self.task.max_new or 0),
             budget=self.recipe.budget, evaluation={"split": settings.split, "problems": len(asked)},
         )  # fmt: skip
         return RunRecord(
             arm=self.arm or self.recipe.name, seed=self.recipe.seed, curve=self.curve,
-            evaluation={self.task.name: self.last} if self.last else {}, spent=meter.snapshot(), spent_by=meter.by_component(),
-            evaluation_spent=meter.snapshot("evaluation"), manifest=manifest, contamination={"exact": overlap(seen, asked)},
+            evaluation={self.task.name: self.last} if self.last else {}, spent=meter.snapshot(),
+            spent_by=meter.by_component(), evaluation_spent=meter.snapshot("evaluation"), manifest=manifest,
+            contamination={"exact": overlap(seen, asked)},
             notes=self.notes() if finished else ["the run was stopped before its end"],
         )  # fmt: skip
 

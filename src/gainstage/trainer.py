@@ -55,7 +55,7 @@ class Trainer:
         on_mark: called between iterations after every one (evaluation, checkpoints); returns numbers for the row.
     """
 
-    def __init__(self, recipe: Recipe, *, device: str = "cpu", on_row: Callable[[dict[str, float]], None] = lambda row: None,
+    def __init__(self, recipe: Recipe, *, device: str = "cpu", on_row: Callable[[dict[str, float]], None] = lambda row: None,  # noqa: E501
                  on_batch: Callable[[int, Batch], None] = lambda iteration, batch: None,
                  on_mark: Callable[[Trainer], Mapping[str, float]] = lambda trainer: {}) -> None:  # fmt: skip
         self.recipe, self.on_row, self.on_batch, self.on_mark = recipe, on_row, on_batch, on_mark
@@ -94,7 +94,7 @@ class Trainer:
         if self.place >= len(self.schedule):
             return 1.0
         lengths = [self._length(index) for index in range(len(self.schedule))]
-        known: list[int] = [length for length in lengths if length is not None]
+        known = [length for length in lengths if length is not None]
         share = 0.0
         if len(known) == len(lengths) and sum(known):
             share = (sum(known[: self.place]) + self.in_phase) / sum(known)
@@ -129,7 +129,7 @@ class Trainer:
         self.entered.append(name)
 
     def run(self) -> None:
-        """Run to the end of the schedule or the budget, or to the end of the iteration in which a stop was asked for."""
+        """Run to the end of the schedule or the budget, or of the iteration in which a stop was asked for."""
         if not self.finished:
             self.enter()
         while not self.finished and not self.stop_requested:
@@ -195,7 +195,8 @@ class Trainer:
         self.empty = 0 if fresh else self.empty + 1
         if self.empty >= plan.max_empty:
             raise RunError(
-                f"{self.empty} iterations in a row left nothing to train on; loosen the filters under select, raise plan.refill, or use an easier task"
+                f"{self.empty} iterations in a row left nothing to train on; "
+                "loosen the filters under select, raise plan.refill, or use an easier task"
             )
         self._call(chain.store, "add", fresh, ctx)
         return fresh
@@ -237,7 +238,8 @@ class Trainer:
             except NonFinite as error:
                 self.failed_batch = minibatch
                 raise RunError(
-                    f"iteration {self.iteration}, {part.key}: {error}. No weight was changed. Lower update.{part.name}.lr, "
+                    f"iteration {self.iteration}, {part.key}: {error}. No weight was changed. "
+                    f"Lower update.{part.name}.lr, "
                     f"set update.{part.name}.clip, or look at the saved batch for the row that causes it"
                 ) from error
             for name, value in numbers.items():
@@ -262,7 +264,7 @@ class Trainer:
         return self._call(parts[index], "collect", requests, self.ctx, inner, model)
 
     def _judge(self, got: list[Trajectory]) -> list[Trajectory]:
-        """Facts about each trajectory. Rows without a verdict, with a non-finite one, or FAILED are dropped and counted."""
+        """Facts about each trajectory. Rows that FAILED or have no finite verdict are dropped and counted."""
         alive = [t for t in got if t.stop is not Stop.FAILED]
         self.log("failures/rollout", len(got) - len(alive))
         judges = [part for part in self.chain.reward if part.has("judge")]
@@ -381,7 +383,7 @@ class Trainer:
     # -- state --------------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything but the weights: place in the schedule, spending, and the state of every component entered so far."""
+        """Everything but the weights: place in the schedule, spending, state of every component entered so far."""
         parts = {name: {key: it.state_dict() for key, it in stateful(self.chains[name])} for name in self.entered}
         tasks = {
             name: self.chains[name].task.it.state_dict()
@@ -391,8 +393,8 @@ class Trainer:
         versions = {name: handle.version for name, handle in self.models.handles.items() if hasattr(handle, "version")}
         return {
             "iteration": self.iteration, "place": self.place, "in_phase": self.in_phase, "empty": self.empty,
-            "entered": list(self.entered), "due": dict(self.due), "meter": self.meter.state_dict(), "versions": versions,
-            "artifacts": self.artifacts, "parts": parts, "tasks": tasks,
+            "entered": list(self.entered), "due": dict(self.due), "meter": self.meter.state_dict(),
+            "versions": versions, "artifacts": self.artifacts, "parts": parts, "tasks": tasks,
         }  # fmt: skip
 
     def load_state_dict(self, state: Mapping[str, Any], weights: Mapping[str, Mapping[str, torch.Tensor]]) -> None:

@@ -95,7 +95,8 @@ def show(
         print()
         for row in columns(chain):
             print(
-                f"  {row['stage']:8} {row['name']:22} reads {', '.join(row['reads']) or '-'}; writes {', '.join(row['writes']) or '-'}"
+                f"  {row['stage']:8} {row['name']:22} reads {', '.join(row['reads']) or '-'}; "
+                f"writes {', '.join(row['writes']) or '-'}"
             )
     print("\n" + recipe.yaml())
 

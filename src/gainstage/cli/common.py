@@ -58,7 +58,8 @@ def people_errors(function: Function) -> Function:
             if code is None:
                 last = traceback.extract_tb(error.__traceback__)[-1]
                 fail(
-                    f"unexpected {type(error).__name__}: {error} ({last.filename}:{last.lineno}). GAINSTAGE_DEBUG=1 shows the whole trace",
+                    f"unexpected {type(error).__name__}: {error} ({last.filename}:{last.lineno}). "
+                    "GAINSTAGE_DEBUG=1 shows the whole trace",
                     1,
                 )
             fail(str(error), code or 2)
@@ -73,7 +74,7 @@ def _code(error: Exception) -> int | None:
 
     if isinstance(error, RunError):
         return 3
-    if isinstance(error, ValueError | MissingExtra | CheckpointError | FileNotFoundError):
+    if isinstance(error, ValueError | MissingExtra | CheckpointError | OSError):
         return 2
     return None
 
@@ -95,7 +96,9 @@ def prepare(threads: int | None = None, plugins: list[Path] | None = None) -> No
 
     quiet.set_verbosity_error()
     quiet.disable_progress_bar()
-    if threads:
+    if threads is not None:
+        if threads < 1:
+            raise ValueError(f"--threads must be at least 1, got {threads}")
         torch.set_num_threads(threads)
     for plugin in plugins or []:
         load_plugin(plugin)

@@ -75,8 +75,9 @@ def evaluate(
     numbers = summarize(records, ks(samples), "")
     if save:
         lines = [
-            {"problem": t.problem.id, "answer": t.problem.answer, "prompt": t.info["prompt"], "completion": t.info["completion"],
-             "stop": str(t.stop), "verdict": t.parts.get("verdict", t.parts.get("success"))}
+            {"problem": t.problem.id, "answer": t.problem.answer, "prompt": t.info["prompt"],
+             "completion": t.info["completion"], "stop": str(t.stop),
+             "verdict": t.parts.get("verdict", t.parts.get("success"))}
             for t in written
         ]  # fmt: skip
         save.write_text("".join(json.dumps(line, default=str, ensure_ascii=False) + "\n" for line in lines))
@@ -84,15 +85,18 @@ def evaluate(
         print(json.dumps({"task": chain.task.name, "split": split, "policy": policy or "micro", **numbers}))
         return
     print(
-        f"{policy or 'micro'} on {chain.task.name} ({split}, {len(asked)} problems x {samples}, temperature {temperature:g})"
+        f"{policy or 'micro'} on {chain.task.name} "
+        f"({split}, {len(asked)} problems x {samples}, temperature {temperature:g})"
     )
     if "pass@1" in numbers:
         print(
-            f"  pass@1   {numbers['pass@1']:.3f}  95 % interval [{numbers['pass@1/low']:.3f}, {numbers['pass@1/high']:.3f}]"
+            f"  pass@1   {numbers['pass@1']:.3f}  "
+            f"95 % interval [{numbers['pass@1/low']:.3f}, {numbers['pass@1/high']:.3f}]"
         )
     for key, value in numbers.items():
         if key.startswith("pass@") and key.count("/") == 0 and key != "pass@1":
             print(f"  {key:8} {value:.3f}")
     print(
-        f"  reward {numbers['reward/mean']:.3f}, length {numbers['length/mean']:.1f} tokens, cut off {100 * numbers['length/truncated']:.1f} %"
+        f"  reward {numbers['reward/mean']:.3f}, length {numbers['length/mean']:.1f} tokens, "
+        f"cut off {100 * numbers['length/truncated']:.1f} %"
     )

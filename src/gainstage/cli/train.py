@@ -87,7 +87,7 @@ def train(
         if resume is not None:
             if recipe or overrides or task or policy or budget or seed is not None:
                 raise RecipeError(
-                    "--resume takes the run as it is: give no recipe and no changes (start a new run for other settings)"
+                    "--resume takes the run as it is: give no recipe and no changes (other settings need a new run)"
                 )
             run = Run.resume(resume, device=where, warn=progress.say)
         else:
@@ -124,6 +124,7 @@ def train(
 
 def describe(run: Any) -> str:
     """What is about to run, with its arithmetic."""
+    from gainstage.recipe import LISTS
     from gainstage.tracking.plan import arithmetic
 
     chain = run.trainer.chains[run.trainer.names[-1]]
@@ -135,7 +136,7 @@ def describe(run: Any) -> str:
         plan["updates"] = None
     names = " + ".join(part.name for part in chain.update)
     stages = " -> ".join(
-        f"{stage}[{', '.join(part.name for part in getattr(chain, stage))}]" for stage in ("select", "rollout", "reward", "credit", "update")
+        f"{stage}[{', '.join(part.name for part in getattr(chain, stage))}]" for stage in LISTS
         if getattr(chain, stage)
     )  # fmt: skip
     lines = [

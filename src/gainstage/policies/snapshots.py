@@ -41,13 +41,15 @@ def parse_role(name: str, spec: Mapping[str, Any] | str) -> Role:
         clock = role.on.split(":")[0].split(".")[0]
         if clock not in (*CLOCKS, "phase", "update"):
             raise RecipeError(
-                f"models.{name}.on: {role.on!r} is no clock; known: start, round, iteration, step, phase:<name>, update.<learner>"
+                f"models.{name}.on: {role.on!r} is no clock; "
+                "known: start, round, iteration, step, phase:<name>, update.<learner>"
             )
         if not 0 < role.tau <= 1:
             raise RecipeError(f"models.{name}.tau must lie in (0, 1], got {role.tau}")
         if spec:
             raise RecipeError(
-                f"models.{name}: a copy has no setting {sorted(spec)[0]!r}; {near(sorted(spec)[0], ['of', 'on', 'tau'])}"
+                f"models.{name}: a copy has no setting {sorted(spec)[0]!r}; "
+                f"{near(sorted(spec)[0], ['of', 'on', 'tau'])}"
             )
         return role
     if len(kinds) != 1:
@@ -116,7 +118,7 @@ class Models:
         self.handles[role].version += 1
 
     def event(self, name: str) -> None:
-        """A clock ticks: `iteration`, `step`, `round`, `phase:<name>`, `update.<learner>`. Copies on it follow their source."""
+        """A clock ticks (`iteration`, `step`, `round`, `phase:<name>`, `update.<learner>`): copies on it follow."""
         for role in self.roles.values():
             if role.make == "copy" and role.on == name and role.name in self.handles:
                 follow(self.handles[role.name], self.handles[str(role.of)], role.tau)
@@ -135,7 +137,7 @@ class Models:
         )  # fmt: skip
 
     def state_dict(self) -> dict[str, dict[str, torch.Tensor]]:
-        """Weights of every role that has weights here, adapters-off views left out (their weights are their source's)."""
+        """Weights of every role that has weights here; a view without adapters has those of its source."""
         return {
             name: weights(handle)
             for name, handle in self.handles.items()

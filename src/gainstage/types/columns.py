@@ -59,11 +59,17 @@ def declared(name: str) -> Column:
     raise KeyError(f"column {name!r} is not declared: call column({name!r}, kind) first")
 
 
-for _name in ["reward", "group", "sample", "episode", "actor", "version", "stop", "truncated", "parts/", "length", "temperature", "greedy", "advantage", "success", "problem", "weight_row"]:
+for _name in (  # noqa: SIM905
+    "reward group sample episode actor version stop truncated parts/ length temperature greedy advantage "
+    "success problem weight_row"
+).split():
     column(_name, "row")
 column("turn_rewards", "turn")
 column("turn_mask", "turn")
-for _name in ["mask", "tokens", "behaviour_logprobs", "old_logprobs", "ref_logprobs", "rewards", "terminated", "values", "next_values", "returns", "advantages", "weight", "entropy"]:
+for _name in (  # noqa: SIM905
+    "mask tokens behaviour_logprobs old_logprobs ref_logprobs rewards terminated values next_values returns "
+    "advantages weight entropy"
+).split():
     column(_name, "step")
 column("author", "step", fill=-1)
 column("turn", "step", fill=-2)
@@ -214,7 +220,7 @@ class Batch:
         return Batch(flat, problems, [], origin=(rows, steps))
 
     def rewards_at(self, level: str) -> Tensor:
-        """All rewards at one level: a row's reward stands on its last turn and last decision; upwards they are summed."""
+        """All rewards at one level: a row's reward stands on its last turn and decision; upwards they are summed."""
         row = self.columns.get("reward")
         turn = self.columns.get("turn_rewards")
         step = self.columns.get("rewards")
@@ -299,8 +305,8 @@ def collate(trajectories: Sequence[Trajectory], device: torch.device | str = "cp
     for name, get in _ROW_FIELDS.items():
         columns[name] = torch.tensor([get(trajectory) for trajectory in trajectories])
     for name in trajectories[0].parts:
-        values = [trajectory.parts.get(name) for trajectory in trajectories]
-        columns[f"parts/{name}"] = torch.tensor([float("nan") if v is None else float(v) for v in values])
+        parts = [trajectory.parts.get(name) for trajectory in trajectories]
+        columns[f"parts/{name}"] = torch.tensor([float("nan") if v is None else float(v) for v in parts])
     columns = {name: value.to(device) for name, value in columns.items()}
     return Batch(columns, [t.problem for t in trajectories], [t.info for t in trajectories])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -40,8 +41,20 @@ class Learner:
 
     splits = True
     """Whether the loss of a minibatch is the sum of its micro-batches' losses."""
-    needs: tuple[str, ...] = ()
-    writes: tuple[str, ...] = ()
+    needs: tuple[str, ...] = field(default=(), init=False)
+    writes: tuple[str, ...] = field(default=(), init=False)
+
+    def __post_init__(self) -> None:
+        if not self.train:
+            raise ValueError("train names no role; give the role whose weights move, for instance [policy]")
+        if not (math.isfinite(self.lr) and self.lr >= 0):
+            raise ValueError(f"lr must be a finite number of at least 0, got {self.lr}")
+        if not 0 <= self.warmup <= 1:
+            raise ValueError(f"warmup is a share of the run in [0, 1], got {self.warmup}")
+        if not self.clip >= 0:
+            raise ValueError(f"clip must be at least 0 (0 = off), got {self.clip}")
+        if self.every < 1:
+            raise ValueError(f"every must be at least 1 (2 = each second minibatch), got {self.every}")
 
     def start(self, ctx: Ctx) -> None:
         """Build the optimizer over the trained roles' parameters."""
@@ -152,6 +165,9 @@ class PolicyLearner(Learner):
     denominator: Literal["kept", "all"] = "all"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.objectives:
+            raise ValueError("objectives is empty, so nothing would be learned; name one, for instance [clipped]")
         self.terms = [
             (name, build("objective", name, s, f"update.policy.objectives.{name}"))
             for name, s in map(_one, self.objectives)
@@ -181,7 +197,7 @@ class PolicyLearner(Learner):
         total = torch.zeros((), device=mb.device)
         stats: Stats = {"entropy/mean": out.entropy} if out.entropy is not None else {}
         weight, mask = mb["weight"], mb["mask"]
-        for name, term in self.terms:
+        for _, term in self.terms:
             value = term(out, mb)
             if isinstance(value, tuple):
                 value, extra = value

@@ -32,8 +32,10 @@ class CausalPolicy:
 
     markov = False
 
-    def __init__(self, module: Any, tokenizer: Any, engine: Any, role: str = "policy", meter: Any = None, peft: Any = None,
-                 adapters: bool = True, source: str = "") -> None:  # fmt: skip
+    def __init__(
+        self, module: Any, tokenizer: Any, engine: Any, role: str = "policy", meter: Any = None, peft: Any = None,
+        adapters: bool = True, source: str = "",
+    ) -> None:  # fmt: skip
         self.module, self.tokenizer, self.engine, self.role = module, tokenizer, engine, role
         self.meter = meter or NoMeter()
         self.peft, self.adapters, self.source = peft, adapters, source
@@ -229,7 +231,7 @@ class CausalPolicy:
             yield
 
     def _mixed(self) -> Any:
-        """Half-precision arithmetic over full-precision weights, where asked. The engine decodes in the weights' own."""
+        """Half-precision arithmetic over full-precision weights, where asked; the engine keeps the weights' own."""
         return nullcontext() if self.autocast is None else torch.autocast(self.device.type, self.autocast)
 
     def _flops(self, tokens: float, per_weight: int) -> None:

@@ -129,7 +129,8 @@ def locate(source: str) -> str:
         raise RecipeError(f"the model folder {source!r} does not exist")
     if os.environ.get("HF_HUB_OFFLINE") == "1" and "/" not in source:
         raise RecipeError(
-            f"no model {source!r}: short names are {', '.join(SHORT)}; else give a folder or a hub name such as org/name"
+            f"no model {source!r}: short names are {', '.join(SHORT)}; "
+            "else give a folder or a hub name such as org/name"
         )
     return source
 

@@ -132,6 +132,7 @@ class PreferenceLearner(Learner):
     splits = False
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         entry = {self.objective: {}} if isinstance(self.objective, str) else self.objective
         if len(entry) != 1:
             raise RecipeError(f"update.preference.objective is one loss, got {sorted(entry)}")

@@ -84,6 +84,7 @@ class ValueLearner(Learner):
     writes = ("weight",)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if len(self.train) != 1:
             raise RecipeError(f"update.value: train names one role with values, got {self.train}")
         if self.value_clip is not None and not self.value_clip > 0:
