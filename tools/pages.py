@@ -14,7 +14,7 @@ from gainstage import registry
 from gainstage.chain import Part, build_chain
 from gainstage.measure.ledger import load as rows_in
 from gainstage.measure.ledger import markdown
-from gainstage.recipe import Recipe, catalog, load, phase_recipe
+from gainstage.recipe import Evaluate, Plan, Recipe, Save, catalog, load, phase_recipe
 from gainstage.running import citation
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -89,6 +89,11 @@ def components_page() -> str:
         "Every name that a recipe can use, by stage, with its settings and their defaults.",
         "",
     ]
+    for title, model in (("plan", Plan), ("evaluate", Evaluate), ("save", Save)):
+        lines += [f"## {title} (a recipe key)", ""]
+        for name, spec in model.model_fields.items():
+            lines.append(f"- **`{title}.{name}`** (default {spec.default}): {spec.description or ''}")
+        lines.append("")
     for kind in registry.ROOMS:
         lines += [f"## {kind}", ""]
         for name in registry.names(kind):

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -68,19 +68,25 @@ class Evaluate(Strict):
 
 class Save(Strict):
     every: float = Field(0.25, gt=0, le=1, description="share of the run between two checkpoints")
-    keep: int = Field(2, ge=1, description="checkpoints that are kept")
+    keep: int = Field(2, ge=1, description="checkpoints that are kept, counted in folders")
     rollouts: int = Field(1, ge=0, description="every n-th iteration's rollouts are written as Parquet; 0 = none")
 
 
+Count = Annotated[int, Field(ge=1)]
+Counts = Annotated[list[Count], Field(min_length=1)]
+
+
 class PhaseSpec(BaseModel):
-    """A phase: a name, an end (`iterations`, `epochs` or `budget`), and any recipe keys that it changes."""
+    """A phase: a name, an end (the first of `iterations` or `epochs`, and `budget`), any recipe keys that it changes.
+
+    A list of `iterations` or `epochs` has one number a round; `budget` counts from the start of the phase.
+    """
 
     model_config = ConfigDict(extra="allow")
     name: str
-    iterations: int | list[int] | None = None
-    epochs: int | list[int] | None = None
-    budget: dict[str, float] | None = None
-    reset: list[str] = []
+    iterations: Count | Counts | None = None
+    epochs: Count | Counts | None = None
+    budget: dict[str, float] = {}
 
 
 class Recipe(Strict):
@@ -207,6 +213,24 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return out
 
 
+def _remake_roles(data: dict[str, Any], over: Any) -> None:
+    """A role that is now made in another way (loaded instead of copied, say) forgets how it was made before."""
+    roles = data.get("models")
+    if not isinstance(over, Mapping) or not isinstance(roles, dict):
+        return
+    for role, spec in over.items():
+        if not isinstance(spec, Mapping) or not isinstance(roles.get(role), Mapping):
+            continue
+        gone: set[str] = set()
+        if "load" in spec or "remote" in spec:
+            gone = {"load", "remote", "net", "of", "on", "tau"}
+        elif "net" in spec:
+            gone = {"load", "remote", "on", "tau"}
+        elif "of" in spec:
+            gone = {"load", "remote"}
+        roles[role] = {key: value for key, value in roles[role].items() if key not in gone}
+
+
 def compose(name: str | Path, _open: tuple[str, ...] = ()) -> dict[str, Any]:
     """A recipe with what it extends.
 
@@ -220,6 +244,7 @@ def compose(name: str | Path, _open: tuple[str, ...] = ()) -> dict[str, Any]:
     if parent is None:
         return own
     base = compose(_beside(name, str(parent)), (*_open, str(name)))
+    _remake_roles(base, own.get("models"))
     for key in ("title", "paper", "claim", "check", "notes", "tags"):
         base.pop(key, None)
     return {**merge(base, own), "extends": str(parent)}
@@ -255,6 +280,8 @@ def override(data: dict[str, Any], text: str) -> dict[str, Any]:
         raise RecipeError(f"a recipe has no key {path[0]!r}; {near(path[0], Recipe.model_fields)}")
     if path[0] == "policy":
         path = ["models", "policy", *path[1:]]
+    if path[0] == "models" and len(path) == 3:
+        _remake_roles(out, {path[1]: {path[2]: value}})
     if len(path) == 1 and path[0] in LISTS and isinstance(value, str):
         value = [value]
     _set(out, path, value, text)
@@ -371,6 +398,17 @@ def check(data: Mapping[str, Any]) -> Recipe:
         for key in phase:
             if key not in allowed:
                 raise RecipeError(f"phases.{phase['name']}: no such key {key!r}; {near(key, allowed)}")
+        if any(phase["name"] == other["name"] for other in recipe.phases[:index]):
+            raise RecipeError(f"phases: two phases are called {phase['name']!r}; a name stands for one phase")
+        try:
+            Budget(**PhaseSpec(**phase).budget)
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise RecipeError(
+                f"phases.{phase['name']}.{first['loc'][0]}: {first['msg']}, got {first['input']!r}"
+            ) from None
+        except ValueError as error:
+            raise RecipeError(f"phases.{phase['name']}: {error}") from None
     for stage in LISTS:
         names = [entry_name(entry) for entry in getattr(recipe, stage)]
         for twin in {n for n in names if names.count(n) > 1}:
@@ -394,4 +432,6 @@ def phase_recipe(recipe: Recipe, index: int) -> Recipe:
         return recipe
     phase = dict(recipe.phases[index])
     own = {k: v for k, v in phase.items() if k in Recipe.model_fields and k not in ("name", "budget", "iterations")}
-    return check({**merge(recipe.model_dump(), own), "phases": recipe.phases})
+    data = recipe.model_dump()
+    _remake_roles(data, own.get("models"))
+    return check({**merge(data, own), "phases": recipe.phases})

@@ -70,6 +70,8 @@ class Trainer:
             self.models = Models(specs, used, trained, self.meter, device, recipe.seed)
         self.schedule = [(r, name) for r in range(recipe.rounds) for name in self.names]
         self.place, self.iteration, self.in_phase, self.empty = 0, 0, 0, 0
+        self.spent_before: dict[str, float] = {}
+        self._check_ends()
         self.entered: list[str] = []
         self.artifacts: dict[str, Any] = {}
         self.due: dict[str, int] = {}
@@ -94,10 +96,11 @@ class Trainer:
         if self.place >= len(self.schedule):
             return 1.0
         lengths = [self._length(index) for index in range(len(self.schedule))]
-        known = [length for length in lengths if length is not None]
+        known: list[int] = [length for length in lengths if length is not None]
+        whole = sum(known)
         share = 0.0
-        if len(known) == len(lengths) and sum(known):
-            share = (sum(known[: self.place]) + self.in_phase) / sum(known)
+        if len(known) == len(lengths) and whole > 0:
+            share = (sum(known[: self.place]) + self.in_phase) / whole
         return min(max(share, self.budget.spent(self.meter)), 1.0)
 
     def _length(self, place: int) -> int | None:
