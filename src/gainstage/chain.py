@@ -106,10 +106,21 @@ def _part(stage: str, entry: Entry) -> Part:
     if isinstance(made, functools.partial):
         made = _HOOKS[stage](made)
     if stage == "reward":
+        _check_options(name, options)
         options["then"] = [_then(item, name) for item in options.get("then", [])]
     if "fit_at" in options:
         made.fit_at = options["fit_at"]
     return Part(stage, name, component, made, options)
+
+
+def _check_options(name: str, options: dict[str, Any]) -> None:
+    try:
+        RewardPart(name, [], float(options.get("weight", 1.0)), options.get("combine", "sum"))
+    except (TypeError, ValueError) as error:
+        said = str(error) if str(error).startswith("reward ") else f"weight must be a number: {error}"
+        raise RecipeError(f"reward.{name}: {said}") from None
+    if options.get("fit_at", "after_update") not in ("before_update", "after_update"):
+        raise RecipeError(f"reward.{name}: fit_at is before_update or after_update, got {options['fit_at']!r}")
 
 
 def _then(item: Entry, reward: str) -> Any:
@@ -147,6 +158,10 @@ def _check_shape(chain: Chain) -> None:
     paid = any("turn_rewards" in part.declares("writes") for part in chain.rollout)
     if chain.rollout and not chain.reward and chain.update and not paid:
         raise RecipeError("the recipe rolls out but has no reward; add one, for instance reward: [task_verdict]")
+    if chain.rollout and not any(part.has("next") for part in chain.select):
+        raise RecipeError("select: no entry picks problems; add for instance `shuffle: {samples: 8}`")
+    if not (chain.rollout or chain.credit or chain.update):
+        raise RecipeError("the recipe neither samples nor trains: give it rollout and update, or phases that have them")
     for part in chain.credit:
         if part.has("check_plan") and chain.samples is not None:
             try:

@@ -103,7 +103,13 @@ class Run:
         file = path / "recipe.yaml"
         if not file.is_file():
             raise RecipeError(f"{path} holds no run (no recipe.yaml)")
-        recipe = check(yaml.safe_load(file.read_text()))
+        try:
+            written = yaml.safe_load(file.read_text(encoding="utf-8"))
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            raise RecipeError(f"{file}: not readable as YAML: {str(error).splitlines()[0]}") from None
+        if not isinstance(written, dict):
+            raise RecipeError(f"{file}: must be a mapping of keys, got {type(written).__name__}")
+        recipe = check(written)
         checkpoint.clean(path / "checkpoints")
         newest, complaints = checkpoint.newest_good(path / "checkpoints")
         if newest is None:

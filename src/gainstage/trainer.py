@@ -98,10 +98,31 @@ class Trainer:
         lengths = [self._length(index) for index in range(len(self.schedule))]
         known: list[int] = [length for length in lengths if length is not None]
         whole = sum(known)
-        share = 0.0
-        if len(known) == len(lengths) and whole > 0:
+        if len(known) == len(lengths) and whole > 0 and not self._limits(self.place):
             share = (sum(known[: self.place]) + self.in_phase) / whole
+        else:
+            share = (self.place + self._phase_share()) / len(self.schedule)
         return min(max(share, self.budget.spent(self.meter)), 1.0)
+
+    def _limits(self, place: int) -> dict[str, float]:
+        """The budget of a scheduled phase, counted from its start."""
+        if not self.recipe.phases:
+            return {}
+        return Budget(**self.recipe.phases[self.names.index(self.schedule[place][1])].get("budget", {})).limits
+
+    def _phase_share(self) -> float:
+        """Share of the present phase that is done, by its iterations or its budget, whichever is further."""
+        length = self._length(self.place)
+        shares = [self.in_phase / length] if length else []
+        for axis, limit in self._limits(self.place).items():
+            shares.append((self.meter.total(axis) - self.spent_before.get(axis, 0.0)) / limit)
+        return min(max(shares, default=0.0), 1.0)
+
+    def _check_ends(self) -> None:
+        for place, (_, name) in enumerate(self.schedule):
+            if self._length(place) is None and not self._limits(place) and not self.budget:
+                where = f"phases.{name}" if self.recipe.phases else "the recipe"
+                raise RecipeError(f"{where} never ends: set iterations, or a budget such as generated_tokens=2e6")
 
     def _length(self, place: int) -> int | None:
         """Iterations of a scheduled phase; None where only a budget ends it."""
@@ -117,7 +138,7 @@ class Trainer:
                     return int(value)
                 chain = self.chains[name]
                 return math.ceil(value * len(chain.task.it.problems("train")) / chain.recipe.plan.groups)
-        return self.recipe.iterations
+        return None if spec.get("budget") else self.recipe.iterations
 
     def enter(self) -> None:
         """Start the present phase: once per phase name, not again on resume."""
@@ -137,9 +158,8 @@ class Trainer:
             self.enter()
         while not self.finished and not self.stop_requested:
             row = self.iterate()
-            length = self._length(self.place)
-            if length is not None and self.in_phase >= length:
-                self.place, self.in_phase = self.place + 1, 0
+            if self._phase_share() >= 1:
+                self.place, self.in_phase, self.spent_before = self.place + 1, 0, self.meter.snapshot()
                 if self.place < len(self.schedule):
                     if self.schedule[self.place][0] != self.schedule[self.place - 1][0]:
                         self.models.event("round")
@@ -397,7 +417,8 @@ class Trainer:
         return {
             "iteration": self.iteration, "place": self.place, "in_phase": self.in_phase, "empty": self.empty,
             "entered": list(self.entered), "due": dict(self.due), "meter": self.meter.state_dict(),
-            "versions": versions, "artifacts": self.artifacts, "parts": parts, "tasks": tasks,
+            "versions": versions, "spent_before": dict(self.spent_before), "artifacts": self.artifacts,
+            "parts": parts, "tasks": tasks,
         }  # fmt: skip
 
     def load_state_dict(self, state: Mapping[str, Any], weights: Mapping[str, Mapping[str, torch.Tensor]]) -> None:
@@ -411,6 +432,7 @@ class Trainer:
             setattr(self, key, int(state[key]))
         self.due = {key: int(value) for key, value in state["due"].items()}
         self.meter.load_state_dict(state["meter"])
+        self.spent_before = {key: float(value) for key, value in state.get("spent_before", {}).items()}
         self.artifacts.clear()
         self.artifacts.update(state["artifacts"])
         for name, parts in state["parts"].items():

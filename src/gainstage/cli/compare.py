@@ -83,10 +83,11 @@ def compare(
       gainstage compare grpo my_method.yaml --plugin my_method.py
     """
     prepare(None, plugin)
+    from gainstage.chain import build_chain
     from gainstage.measure.compare import compare as measure
     from gainstage.measure.report import render
     from gainstage.measure.tables import print_table
-    from gainstage.recipe import load
+    from gainstage.recipe import load, phase_recipe
     from gainstage.registry import RecipeError
     from gainstage.running import load_record
     from gainstage.tracking.files import replace_text
@@ -94,9 +95,11 @@ def compare(
     if seeds < 1:
         raise RecipeError(f"--seeds must be at least 1, got {seeds}")
     chosen = arms or DEFAULT
+    if jobs < 0:
+        raise RecipeError(f"--jobs must be at least 1 (0 = one a core), got {jobs}")
     if len(chosen) < 2:
         raise RecipeError("compare needs at least two arms, for instance: gainstage compare grpo rgra")
-    home = runs / (name or "compare-" + "-".join(Path(arm.split(",")[0]).stem for arm in chosen))
+    home = runs / (name or "compare-" + "-".join(Path(_pieces(arm)[0]).stem for arm in chosen))
     shared = changes(list(common or []), task, policy, None, budget or DEFAULT_BUDGET)
     cores = multiprocessing.cpu_count()
     jobs = jobs or cores
@@ -105,8 +108,16 @@ def compare(
         for seed in range(seeds)
         for arm in chosen
     ]
-    for job in plan[: len(chosen)]:
-        load(job.recipe, [*job.overrides, "seed=0"])  # every mistake is said before the first run
+    places: dict[Path, str] = {}
+    for arm, job in zip(chosen, plan, strict=False):
+        if (twin := places.setdefault(job.folder, arm)) != arm:
+            raise RecipeError(
+                f"compare: the arms {twin!r} and {arm!r} would both be written to {job.folder}; "
+                "rename one of the files, or spell the changes differently"
+            )
+        recipe = load(job.recipe, [*job.overrides, "seed=0"])  # every mistake is said before the first run
+        for index in range(len(recipe.phases) or 1):
+            build_chain(phase_recipe(recipe, index))
     _run_all(plan, jobs)
     records = [record for job in plan if (record := load_record(job.folder)) is not None]
     report = measure(
@@ -133,7 +144,7 @@ def compare(
 def _job(
     arm: str, chosen: Sequence[str], seed: int, shared: list[str], home: Path, plugins: Sequence[Path], threads: int
 ) -> Job:
-    recipe, *own = arm.split(",")
+    recipe, *own = _pieces(arm)
     name = Path(recipe).stem if not own else f"{Path(recipe).stem} ({', '.join(own)})"
     if chosen.count(arm) > 1:
         from gainstage.registry import RecipeError
@@ -141,6 +152,21 @@ def _job(
         raise RecipeError(f"compare: the arm {arm!r} is given twice")
     place = home / f"{_slug(name)}-seed{seed}"
     return Job(name, recipe, (*shared, *own), seed, place, tuple(plugins), threads)
+
+
+def _pieces(arm: str) -> list[str]:
+    """The recipe and its changes: what stands between commas outside of brackets and quotes."""
+    pieces, depth, quote = [""], 0, ""
+    for letter in arm:
+        if letter == "," and not depth and not quote:
+            pieces.append("")
+            continue
+        if letter in "\"'":
+            quote = "" if letter == quote else quote or letter
+        elif not quote:
+            depth += (letter in "[{(") - (letter in "]})")
+        pieces[-1] += letter
+    return pieces
 
 
 def _slug(text: str) -> str:

@@ -53,9 +53,13 @@ def read_metrics(folder: str | Path) -> list[dict[str, Any]]:
 
 
 def read_status(folder: str | Path) -> dict[str, Any]:
-    """State, iteration and times of a run; empty where there is none."""
+    """State, iteration and times of a run; empty where there is none, or where a power cut has left none to read."""
     path = Path(folder) / STATUS
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 class RunFolder:

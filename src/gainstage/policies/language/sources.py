@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from safetensors import SafetensorError
 
 from gainstage.ops.extras import require
 from gainstage.policies.language.causal_lm import CausalPolicy
@@ -96,7 +97,7 @@ def load_causal_lm(source: str, dtype: str = "float32", trust_remote_code: bool 
             path, dtype=getattr(torch, dtype), trust_remote_code=trust_remote_code, attn_implementation="sdpa"
         )
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, SafetensorError) as error:
         first = str(error).strip().split("\n")[0]
         raise RecipeError(f"cannot load the model {source!r}: {first}") from error
     module.config.name_or_path = str(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import random
 from collections.abc import Iterable, Sequence
@@ -165,7 +166,7 @@ class GeneratedTask:
         """
         if split not in SPLITS:
             raise ValueError(f"task {self.name}: unknown split {split!r}; splits are {', '.join(SPLITS)}")
-        return GeneratedSplit(self, split)
+        return _split(self, split)
 
     def extract(self, output: str) -> str | None:
         """The single answer an output gives, or None."""
@@ -193,3 +194,9 @@ def other(rng: random.Random, alphabet: Sequence[Any], item: Any) -> Any:
     """A different member of an alphabet, or the item itself where there is none."""
     rest = [x for x in alphabet if x != item]
     return rng.choice(rest) if rest else item
+
+
+@functools.lru_cache(maxsize=32)
+def _split(task: GeneratedTask, split: str) -> GeneratedSplit:
+    """One object per settings and split: problems that were drawn once are not drawn again."""
+    return GeneratedSplit(task, split)
