@@ -74,11 +74,25 @@ def test_overrides_reach_into_a_phase_by_its_name() -> None:
         (["evaluate.split=train"], "evaluate.split"),
         (["phases=[{iterations: 3}]"], "name"),
         (["phases=[{name: a, iteratons: 3}]"], "iterations"),
+        (["phases=[{name: a}, {name: a}]"], "two phases are called 'a'"),
+        (["phases=[{name: a, iterations: 0}]"], "phases.a.iterations"),
+        (["phases=[{name: a, iterations: []}]"], "phases.a.iterations"),
+        (["phases=[{name: a, epochs: some}]"], "phases.a.epochs"),
+        (["phases=[{name: a, budget: {generated_token: 5}}]"], "generated_tokens"),
     ],
 )
 def test_mistakes_name_the_key_and_the_near_match(overrides: list[str], says: str) -> None:
     with pytest.raises(RecipeError, match=says):
         load("grpo", overrides)
+
+
+def test_a_role_made_in_another_way_forgets_how_it_was_made(tmp_path: Path) -> None:
+    assert load("opd", ["models.teacher.load=smollm2"]).models["teacher"] == {"load": "smollm2"}
+    assert load("grpo", ["models.reference.on=round"]).models["reference"] == {"of": "policy", "on": "round"}
+    assert load("ppo", ["models.value.of=reference"]).models["value"] == {"net": "value_head", "of": "reference"}
+    (tmp_path / "x.yaml").write_text("extends: grpo\nmodels: {reference: {load: micro}, policy: {lora: true}}\n")
+    models = load(tmp_path / "x.yaml").models
+    assert models == {"policy": {"load": "micro", "lora": True}, "reference": {"load": "micro"}}
 
 
 def test_unknown_recipe_has_near_matches() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 
@@ -231,6 +233,58 @@ def test_killed_run_resumes_to_the_same_bits(tmp_path) -> None:
 def test_group_of_one_is_refused_by_name() -> None:
     with pytest.raises(RecipeError, match="samples"):
         trainer("grpo", "select.shuffle.samples=1")
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "says"),
+    [
+        ("grpo", "reward.task_verdict.weight=much", "weight must be a number"),
+        ("grpo", "reward.task_verdict.combine=product", "combine must be"),
+        ("grpo", "reward.task_verdict.fit_at=never", "fit_at"),
+        ("grpo", "select=[group_filter]", "no entry picks problems"),
+        ("grpo", "iterations=null", "never ends"),
+        ("opd", "phases=[]", "neither samples nor trains"),
+        ("ppo", "credit=[reference_logprobs, group_relative, broadcast]", "update.value reads the column 'returns'"),
+        ("grpo", "update.policy.needs=[tokens]", "no setting 'needs'"),
+        ("grpo", "update.policy.every=0", "every"),
+        ("grpo", "update.policy.lr=.inf", "lr"),
+        ("grpo", "update.policy.warmup=2", "warmup"),
+        ("grpo", "update.policy.clip=-1", "clip"),
+        ("grpo", "update.policy.objectives=[]", "objectives is empty"),
+        ("dpo", "update.preference.train=[]", "train names no role"),
+    ],
+)
+def test_mistakes_are_said_before_anything_runs(name: str, change: str, says: str) -> None:
+    with pytest.raises(RecipeError, match=says):
+        trainer(name, change)
+
+
+def test_a_phase_ends_at_its_own_budget() -> None:
+    """Counted from the phase's start; progress rises through both phases, and a resumed run ends where it would have."""
+    phases = "phases=[{name: a, iterations: 2}, {name: b, budget: {answers: 5}}, {name: c, iterations: 1}]"
+    changes = (phases, "plan.groups=2", "plan.minibatch=null", "select.shuffle.samples=2")
+    made = trainer("reinforce", *changes)
+    rows: list[dict[str, float]] = []
+    states = []
+
+    def keep(row):
+        rows.append(row)
+        states.append((made.place, json.loads(json.dumps(made.state_dict()["spent_before"])), made.iteration))
+
+    made.on_row = keep
+    made.run()
+    assert [place for place, _, _ in states] == [0, 1, 1, 2, 3]
+    assert states[1][1]["answers"] == 8 and states[3][1]["answers"] == 16
+    shares = [row["progress"] for row in rows]
+    assert shares == sorted(shares) and 0 < shares[0] and shares[2] < 1
+
+    first = trainer("reinforce", *changes)
+    first.on_row = lambda row: setattr(first, "stop_requested", first.iteration == 3)
+    first.run()
+    second = trainer("reinforce", *changes)
+    second.load_state_dict(first.state_dict(), first.models.state_dict())
+    second.run()
+    assert second.iteration == made.iteration and same(weights(second), weights(made))
 
 
 def test_kl_paid_twice_is_refused() -> None:

@@ -158,7 +158,7 @@ def _check_shape(chain: Chain) -> None:
     paid = any("turn_rewards" in part.declares("writes") for part in chain.rollout)
     if chain.rollout and not chain.reward and chain.update and not paid:
         raise RecipeError("the recipe rolls out but has no reward; add one, for instance reward: [task_verdict]")
-    if chain.rollout and not any(part.has("next") for part in chain.select):
+    if chain.rollout and chain.update and not any(part.has("next") for part in chain.select):
         raise RecipeError("select: no entry picks problems; add for instance `shuffle: {samples: 8}`")
     if not (chain.rollout or chain.credit or chain.update):
         raise RecipeError("the recipe neither samples nor trains: give it rollout and update, or phases that have them")

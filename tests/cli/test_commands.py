@@ -83,6 +83,11 @@ def test_tasks() -> None:
         (["compare", "grpo"], "two arms"),
         (["compare", "grpo", "grpo"], "twice"),
         (["compare", "grpo", "rgra", "--seeds", "0"], "--seeds"),
+        (["compare", "grpo", "rgra", "--jobs", "-1"], "--jobs"),
+        (["compare", "grpo,update.policy.lr=3e-4", "grpo,update.policy.lr=3e+4"], "both be written"),
+        (["compare", "grpo", "grpo,update.policy.lrr=3"], "'lr'"),
+        (["train", "grpo", "--threads", "0"], "--threads"),
+        (["evaluate", "--samples", "0"], "--samples"),
         (["show", "nothing"], "no recipe"),
         (["tasks", "nothing"], "no task"),
         (["evaluate", "--split", "tset"], "split"),
@@ -97,6 +102,31 @@ def test_mistakes_are_one_line_and_code_2(
     assert result.exit_code == 2, result.output + str(result.exception)
     assert says in result.output
     assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize("text", ["def f(:", "raise KeyError('x')", "import no_such_module"])
+def test_a_plugin_that_does_not_run_is_named(text: str, tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(text)
+    result = RUN.invoke(app, ["train", "grpo", "--dry-run", "--plugin", str(tmp_path / "own.py")])
+    assert result.exit_code == 2 and "own.py does not run" in result.output
+
+
+def test_a_run_whose_status_or_recipe_was_damaged(tmp_path: Path) -> None:
+    gs("train", "grpo", "--runs", tmp_path, "--name", "a", *TINY)
+    (tmp_path / "a" / "status.json").write_text("")  # a power cut: it is written without waiting for the disk
+    gs("train", "--resume", tmp_path / "a")
+    assert json.loads((tmp_path / "a" / "status.json").read_text())["state"] == "finished"
+    (tmp_path / "a" / "recipe.yaml").write_text("plan: [")
+    result = RUN.invoke(app, ["train", "--resume", str(tmp_path / "a")])
+    assert result.exit_code == 2 and "recipe.yaml: not readable" in result.output
+
+
+def test_commas_inside_brackets_do_not_part_an_arm() -> None:
+    from gainstage.cli.compare import _pieces
+
+    assert _pieces("grpo") == ["grpo"]
+    assert _pieces("grpo,plan.epochs=2,reward=[task_verdict, {length: {as: 'a,b'}}]") == [
+        "grpo", "plan.epochs=2", "reward=[task_verdict, {length: {as: 'a,b'}}]"]  # fmt: skip
 
 
 def test_train_dry_run_prints_the_arithmetic(tmp_path: Path) -> None:

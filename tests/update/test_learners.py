@@ -19,6 +19,8 @@ from gainstage.update.optimizers.build import NonFinite
 class Role:
     """A table of log-probs and values per token id: enough of a policy to be trained."""
 
+    version = 0
+
     def __init__(self, vocabulary: int = 6, values: bool = True) -> None:
         self.module = nn.ModuleDict(
             {"table": nn.Embedding(vocabulary, vocabulary), "value": nn.Embedding(vocabulary, 1)}
@@ -52,6 +54,7 @@ def batch(lengths=(4, 2, 3, 4)) -> Batch:
     mask = torch.arange(shape[1]) < torch.tensor(lengths).unsqueeze(1)
     columns = {
         "mask": mask,
+        "version": torch.zeros(len(lengths), dtype=torch.long),
         "tokens": tokens,
         "author": torch.where(mask, 1, -1),
         "returns": torch.randn(shape, generator=generator),
