@@ -116,6 +116,9 @@ def pages() -> dict[Path, str]:
     found = {OUT / "methods" / f"{name}.md": method_page(name) for name in catalog()}
     index = ["# Methods", "", "| method | what it is | paper |", "|---|---|---|"]
     index += [f"| [{n}](methods/{n}.md) | {load(n).title} | {citation(load(n).paper)} |" for n in catalog()]
+    rows = rows_in(LEDGER) if LEDGER.exists() else []
+    head = "# Ledger\n\nWhat each paper claims beside what was measured here, good or bad, newest last.\n\n"
+    found[LEDGER.parent / "index.md"] = head + (markdown(rows) if rows else "Nothing yet.")
     return {**found, OUT / "methods.md": "\n".join([*index, ""]), OUT / "components.md": components_page()}
 
 
