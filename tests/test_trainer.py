@@ -260,7 +260,7 @@ def test_mistakes_are_said_before_anything_runs(name: str, change: str, says: st
 
 
 def test_a_phase_ends_at_its_own_budget() -> None:
-    """Counted from the phase's start; progress rises through both phases, and a resumed run ends where it would have."""
+    """Counted from the phase's start; progress rises through the phases, and a resumed run ends where it would have."""
     phases = "phases=[{name: a, iterations: 2}, {name: b, budget: {answers: 5}}, {name: c, iterations: 1}]"
     changes = (phases, "plan.groups=2", "plan.minibatch=null", "select.shuffle.samples=2")
     made = trainer("reinforce", *changes)
@@ -276,7 +276,7 @@ def test_a_phase_ends_at_its_own_budget() -> None:
     assert [place for place, _, _ in states] == [0, 1, 1, 2, 3]
     assert states[1][1]["answers"] == 8 and states[3][1]["answers"] == 16
     shares = [row["progress"] for row in rows]
-    assert shares == sorted(shares) and 0 < shares[0] and shares[2] < 1
+    assert shares == sorted(shares) and shares[0] > 0 and shares[2] < 1
 
     first = trainer("reinforce", *changes)
     first.on_row = lambda row: setattr(first, "stop_requested", first.iteration == 3)

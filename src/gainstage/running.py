@@ -110,6 +110,16 @@ class Run:
         if not isinstance(written, dict):
             raise RecipeError(f"{file}: must be a mapping of keys, got {type(written).__name__}")
         recipe = check(written)
+        folder = RunFolder.hold(path)  # before anything is cleaned: another process may be writing it
+        try:
+            return cls._resume(recipe, folder, **settings)
+        except BaseException:
+            folder.close()
+            raise
+
+    @classmethod
+    def _resume(cls, recipe: Recipe, folder: RunFolder, **settings: Any) -> Run:
+        path, file = folder.path, folder.path / "recipe.yaml"
         checkpoint.clean(path / "checkpoints")
         newest, complaints = checkpoint.newest_good(path / "checkpoints")
         if newest is None:
@@ -120,7 +130,7 @@ class Run:
             raise RecipeError(
                 f"{newest} was written by another recipe than {file}; was the file edited? Start a new run instead"
             )
-        folder = RunFolder.resume(path, int(state["iteration"]))
+        folder.rewind(int(state["iteration"]))
         run = cls(recipe, folder, **settings)
         for complaint in complaints:
             run.warn(f"skipped a damaged checkpoint: {complaint}")

@@ -121,6 +121,32 @@ def test_a_run_whose_status_or_recipe_was_damaged(tmp_path: Path) -> None:
     assert result.exit_code == 2 and "recipe.yaml: not readable" in result.output
 
 
+def test_workers_end_when_the_comparison_is_killed(tmp_path: Path) -> None:
+    import os
+    import signal
+    import time
+
+    changes = [text for change in TINY if not change.startswith("iterations") for text in ("--set", change)]
+    command = [sys.executable, "-m", "gainstage.cli.main", "compare", "grpo", "rgra", "--seeds", "1", "--jobs", "1",
+               "--budget", "generated_tokens=900k", "--runs", str(tmp_path), "--name", "c", *changes]  # fmt: skip
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    status = tmp_path / "c" / "grpo-seed0" / "status.json"
+    for _ in range(600):
+        time.sleep(0.1)
+        if len(read_metrics(status.parent)) > 1:
+            break
+    worker = json.loads(status.read_text())["pid"]
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    for _ in range(300):
+        time.sleep(0.1)
+        state = Path(f"/proc/{worker}/stat")
+        if not state.is_file() or state.read_text().rsplit(")", 1)[1].split()[0] == "Z":
+            return
+    os.kill(worker, signal.SIGKILL)
+    pytest.fail("the worker of a killed comparison went on")
+
+
 def test_commas_inside_brackets_do_not_part_an_arm() -> None:
     from gainstage.cli.compare import _pieces
 
@@ -216,6 +242,7 @@ def test_sigterm_stops_cleanly_and_resume_finishes(tmp_path: Path) -> None:
     process.send_signal(signal.SIGTERM)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors
+    assert json.loads((tmp_path / "s" / "status.json").read_text())["state"] == "stopped"
     done = len(read_metrics(tmp_path / "s"))
     assert b"--resume" in errors and done < 400
     assert list((tmp_path / "s" / "checkpoints").glob("0*"))

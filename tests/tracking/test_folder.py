@@ -17,6 +17,8 @@ import pytest
 import torch
 import yaml
 
+from gainstage.recipe import load
+from gainstage.running import Run
 from gainstage.tracking import RunExists, RunFolder, read_metrics, read_status
 from gainstage.tracking import files as tracking_files
 
@@ -127,6 +129,8 @@ def test_no_line_is_lost_when_the_process_is_killed(runs: Path):
 
 def _hold(path: str, ready, release) -> None:
     folder = RunFolder.create("held", parent=path)
+    folder.write_recipe(load("grpo").model_dump(mode="json"))
+    (folder.checkpoints / ".000001.7.tmp").mkdir(parents=True)
     ready.set()
     release.wait(30)
     folder.close()
@@ -140,6 +144,9 @@ def test_two_processes_do_not_write_one_run(runs: Path):
     assert ready.wait(30)
     with pytest.raises(RunExists, match=f"being written by process {holder.pid}"):
         RunFolder.resume(runs / "held", 0)
+    with pytest.raises(RunExists, match="being written"):
+        Run.resume(runs / "held")
+    assert (runs / "held/checkpoints/.000001.7.tmp").is_dir(), "a checkpoint that another process writes was removed"
     release.set()
     holder.join(30)
     RunFolder.resume(runs / "held", 0).close()

@@ -268,13 +268,33 @@ def _work(number: int, orders: Any, news: Any) -> None:
     import traceback
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    while (job := orders.get()) is not None:
+
+    def tell(share: float, row: dict[str, float]) -> None:
+        if _orphaned():
+            os._exit(1)  # nobody listens; the checkpoints are there for the next start
+        news.put((number, share, row, None))
+
+    while True:
         try:
-            news.put((number, 1.0, {}, _one_run(job, lambda share, row: news.put((number, share, row, None)))))
+            job = orders.get(timeout=2.0)
+        except queue.Empty:
+            if _orphaned():
+                return
+            continue
+        if job is None:
+            return
+        try:
+            news.put((number, 1.0, {}, _one_run(job, tell)))
         except BaseException as error:
             if os.environ.get("GAINSTAGE_DEBUG") == "1":
                 traceback.print_exc()
             news.put((number, 1.0, {}, f"failed: {type(error).__name__}: {error}"))
+
+
+def _orphaned() -> bool:
+    """Whether the process that gives the orders was killed."""
+    parent = multiprocessing.parent_process()
+    return parent is not None and not parent.is_alive()
 
 
 def _one_run(job: Job, tell: Callable[[float, dict[str, float]], None]) -> str:

@@ -113,11 +113,12 @@ def train(
             record = run.execute()
             if not run.trainer.finished:
                 folder.close("stopped", iteration=run.trainer.iteration)
-                progress.say(
-                    f"stopped at iteration {run.trainer.iteration}; go on with: gainstage train --resume {folder.path}"
-                )
-                raise typer.Exit(130)
         sinks.close()
+        if not run.trainer.finished:
+            progress.say(
+                f"stopped at iteration {run.trainer.iteration}; go on with: gainstage train --resume {folder.path}"
+            )
+            raise typer.Exit(130)
         progress.finish(folder.name, final_line(record.numbers(), run.task.name))
         progress.say(f"model: {folder.path / 'final'}\nall numbers: {folder.path / 'metrics.jsonl'}")
 

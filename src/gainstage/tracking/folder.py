@@ -124,19 +124,32 @@ class RunFolder:
         Raises:
             RunExists: there is no such run, or another process writes it.
         """
+        folder = cls.hold(path)
+        folder.rewind(iteration)
+        return folder
+
+    @classmethod
+    def hold(cls, path: str | Path) -> RunFolder:
+        """The folder of a run that is there, held by this process, nothing in it changed.
+
+        Raises:
+            RunExists: there is no such run, or another process writes it.
+        """
         path = Path(path)
         if not (path / STATUS).exists():
             raise RunExists(f"{path} is not the folder of a run: {STATUS} is missing")
-        folder = cls(path)
-        kept = [row for row in read_metrics(path) if row["iteration"] < iteration]
-        replace_text(path / METRICS, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in kept))
-        for part in (path / "rollouts").glob("*.parquet"):
+        return cls(path)
+
+    def rewind(self, iteration: int) -> None:
+        """Take back the rows and rollouts of iterations from `iteration` on, and say that the run goes on."""
+        kept = [row for row in read_metrics(self.path) if row["iteration"] < iteration]
+        replace_text(self.path / METRICS, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in kept))
+        for part in (self.path / "rollouts").glob("*.parquet"):
             if int(part.stem) >= iteration:
                 part.unlink()
         if kept:
-            folder._started -= kept[-1]["seconds"]
-        folder.status("running", iteration=iteration)
-        return folder
+            self._started -= kept[-1]["seconds"]
+        self.status("running", iteration=iteration)
 
     @property
     def name(self) -> str:
@@ -252,7 +265,7 @@ class RunFolder:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         if error is None:
-            self.close("finished")
+            self.close("finished" if self._status.get("state") == "running" else None)  # `stopped` was said before
         elif isinstance(error, KeyboardInterrupt):
             self.close("stopped", message="interrupted from the keyboard")
         else:
