@@ -145,6 +145,13 @@ def test_nothing_to_train_on_stops_with_the_setting_to_change() -> None:
         made.run()
 
 
+def test_rewards_that_are_always_none_are_named_as_the_cause(tmp_path) -> None:
+    (tmp_path / "r.py").write_text("def none(problem, text):\n    return None\n")
+    made = trainer("reinforce", f"reward={tmp_path / 'r.py'}:none", "plan.max_empty=2")
+    with pytest.raises(RunError, match="no answer got a reward"):
+        made.run()
+
+
 @component("reward", name="nan_now_and_then")
 def nan_now_and_then(problem, text, *, share: float = 0.5):
     return float("nan") if len(text) % 2 else float(len(text) % 3)

@@ -199,6 +199,7 @@ class Trainer:
         """Experience of one iteration, judged, filtered and put into the store."""
         chain, ctx, plan = self.chain, self.ctx, self.chain.recipe.plan
         fresh: list[Trajectory] = []
+        judged = 0
         for _ in range(plan.refill):
             left = plan.groups - len({t.group for t in fresh})
             if left <= 0:
@@ -207,6 +208,7 @@ class Trainer:
             self.meter.charge("answers", len(got))
             self.meter.charge("problems", len({t.group for t in got}))
             got = self._judge(got)
+            judged += len(got)
             for part in chain:
                 if part.has("observe"):
                     self._call(part, "observe", got, ctx)
@@ -217,6 +219,11 @@ class Trainer:
         self._describe(fresh)
         self.empty = 0 if fresh else self.empty + 1
         if self.empty >= plan.max_empty:
+            if not judged:
+                raise RunError(
+                    f"{self.empty} iterations in a row left nothing to train on: no answer got a reward (the reward "
+                    "was None or not finite, or the rollout failed); see failures/ and dropped/ in metrics.jsonl"
+                )
             raise RunError(
                 f"{self.empty} iterations in a row left nothing to train on; "
                 "loosen the filters under select, raise plan.refill, or use an easier task"
