@@ -76,8 +76,8 @@ def _sampler(
         ]
         asked += len(problems)
         found = engine.collect(requests, ctx, None, models[role])
-        rows(found)
         answers = [_answer(trajectory, task, meter) for trajectory in found]
+        rows(found)  # with the verdicts
         if temperature > 0:
             answers = _with_policy_numbers(answers, found, models[role], start)
         return [answers[first : first + samples] for first in range(0, len(answers), samples)]

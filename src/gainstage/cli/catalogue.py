@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Annotated, Any
 
 import typer
@@ -43,8 +44,9 @@ def methods(
 
     table = Table("method", "what it is", "extends", "paper", box=None, padding=(0, 2, 0, 0))
     for row in rows:
-        table.add_row(str(row["name"]), str(row["title"]), str(row["extends"] or ""), str(row["paper"]))
+        table.add_row(str(row["name"]), str(row["title"]), str(row["extends"] or ""), paper_short(row["paper"]))
     Console().print(table)
+    print("\none of them in full: gainstage show NAME")
 
 
 @people_errors
@@ -113,6 +115,12 @@ def paper_line(paper: Any) -> str:
     from gainstage.running import citation
 
     return citation(paper)
+
+
+def paper_short(line: Any) -> str:
+    """The arXiv id or the year of a paper's line; its title is what `show` is for."""
+    found = re.search(r"arXiv (\S+)$|\((\d{4})\)$", str(line))
+    return (found[1] or found[2]) if found else ""
 
 
 @people_errors

@@ -244,6 +244,15 @@ def _plain(text: str) -> str:
     return re.sub(r"([\\`*_\[\]|#~])", r"\\\1", escape(flat, quote=False))
 
 
+def turned(table: Table) -> Table:
+    """Rows and columns exchanged, for a terminal too narrow for the columns; only the rows of arms are kept."""
+    first, *others = table.columns
+    kept = [row for row, arm in zip(table.rows, table.arms, strict=True) if arm is not None]
+    heads = [first, *(Column(row[0]) for row in kept)]
+    rows = [[column.label, *(row[index] for row in kept)] for index, column in enumerate(others, start=1)]
+    return Table(table.title, table.about, heads, rows)
+
+
 def print_table(report: Report, console: Console | None = None) -> None:
     """The verdict and the main tables in the terminal."""
     from rich import box
@@ -256,12 +265,19 @@ def print_table(report: Report, console: Console | None = None) -> None:
     out.print()
     out.print(Text(_terminal(report.sentence), style=f"bold {colour}"))
     out.print(Text(_terminal(report.context), style="dim"))
-    for table in (t for t in tables(report) if t.title not in ("At equal spend, on every axis",)):
+
+    def drawn(table: Table) -> RichTable:
         shown = RichTable(title=Text(_terminal(table.title)), box=box.SIMPLE, title_justify="left", pad_edge=False)
         for column in table.columns:
             shown.add_column(Text(_terminal(column.label)), justify="right" if column.numeric else "left")
         for row in table.rows:
             shown.add_row(*(Text(_terminal(cell)) for cell in row))
+        return shown
+
+    for table in (t for t in tables(report) if t.title not in ("At equal spend, on every axis",)):
+        shown = drawn(table)
+        if len(table.rows) + 1 < len(table.columns) and out.measure(shown).maximum >= out.width:
+            shown = drawn(turned(table))
         out.print(shown)
     for text in report.warnings:
         out.print(Text("! " + _terminal(text), style="yellow"))
