@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import os
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from safetensors import SafetensorError
 
 from gainstage.ops.extras import require
 from gainstage.policies.language.causal_lm import CausalPolicy
-from gainstage.registry import RecipeError, build, component
+from gainstage.registry import RecipeError, build, component, near
 
 SHORT = ("micro", "micro-half", "smollm2")
 
@@ -128,6 +129,10 @@ def locate(source: str) -> str:
         )
     if source.startswith((".", "/", "~")) or source.count("/") > 1:
         raise RecipeError(f"the model folder {source!r} does not exist")
+    if source.startswith("runs/"):
+        raise RecipeError(f"there is no run {source!r} in {Path.cwd()}")
+    if "/" not in source and difflib.get_close_matches(source, SHORT, cutoff=0.8):
+        raise RecipeError(f"no model {source!r}; {near(source, SHORT)}")
     if os.environ.get("HF_HUB_OFFLINE") == "1" and "/" not in source:
         raise RecipeError(
             f"no model {source!r}: short names are {', '.join(SHORT)}; "
