@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -66,6 +67,8 @@ class Run:
                 {"iteration": 0.0, "progress": 0.0, **self._look(final=False), **self.trainer.meter.metrics()},
                 before=True,
             )
+        if self.folder and self.trainer.finished and (done := load_record(self.folder.path)) is not None:
+            return done
         try:
             self.trainer.run()
         except RunError:
@@ -238,8 +241,8 @@ class Run:
         policy.save(target)
         write_card(
             target, recipe=self.recipe.model_dump(mode="json"), measured=measured(numbers, self.task.name),
-            base_model=policy.source, dataset=self.task.name, citation=citation(self.recipe.paper),
-            how_to_run=f"gainstage train {self.recipe.name}",
+            base_model=policy.source, dataset=self.task.name, citation=bibtex(self.recipe.paper),
+            how_to_run="gainstage train recipe.yaml  # what stands below, in a file of that name",
         )  # fmt: skip
 
     def record(self, finished: bool) -> RunRecord:
@@ -297,6 +300,18 @@ def citation(paper: Any) -> str:
         arxiv = f", arXiv {paper['arxiv']}" if paper.get("arxiv") else ""
         return f"{paper.get('title', '')} ({paper.get('year', '')}){arxiv}"
     return str(paper or "")
+
+
+def bibtex(paper: Any) -> str:
+    """A BibTeX entry for the source of a method; empty where the recipe names none."""
+    if not isinstance(paper, Mapping) or not paper.get("title"):
+        return ""
+    arxiv = str(paper.get("arxiv") or "")
+    fields = {"title": "{" + str(paper["title"]) + "}", "year": str(paper.get("year") or "")}
+    fields |= {"eprint": arxiv, "archivePrefix": "arXiv"} if arxiv else {}
+    key = re.sub(r"\W+", "", str(paper["title"]).split()[0].lower()) + fields["year"]
+    lines = [f"  {name} = {{{value}}}," for name, value in fields.items() if value]
+    return "\n".join([f"@misc{{{key},", *lines, "}"])
 
 
 def load_record(path: Path) -> RunRecord | None:
