@@ -51,6 +51,9 @@ def people_errors(function: Function) -> Function:
             raise
         except KeyboardInterrupt:
             fail("stopped; nothing was lost that a checkpoint held. Go on with: gainstage train --resume RUN", 130)
+        except BrokenPipeError:  # the reader, `head` or `less`, has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            raise SystemExit(141) from None
         except Exception as error:
             if os.environ.get("GAINSTAGE_DEBUG") == "1":
                 raise
