@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -276,7 +277,9 @@ def test_a_phase_ends_at_its_own_budget() -> None:
 
     def keep(row):
         rows.append(row)
-        states.append((made.place, json.loads(json.dumps(made.state_dict()["spent_before"])), made.iteration))
+        states.append(
+            (made.schedule.place, json.loads(json.dumps(made.state_dict()["schedule"]["spent_before"])), made.iteration)
+        )
 
     made.on_row = keep
     made.run()
@@ -307,3 +310,28 @@ def test_missing_column_is_refused_with_its_makers() -> None:
 def test_missing_capability_is_refused() -> None:
     with pytest.raises(RecipeError, match="env"):
         trainer("grpo", "rollout=[multi_turn]")
+
+
+def test_rollout_into_a_fixed_set_is_refused() -> None:
+    with pytest.raises(RecipeError, match="takes no experience"):
+        trainer("grpo", "store=dataset")
+
+
+def test_a_shaped_reward_cannot_gate() -> None:
+    with pytest.raises(RecipeError, match="cannot gate"):
+        trainer("reinforce_pp", "reward.token_kl.combine=gate")
+
+
+@component("reward", name="only_the_greedy")
+@dataclass
+class OnlyTheGreedy:
+    """Judges greedy rows alone, so that no trained row is left."""
+
+    def judge(self, trajs, ctx):
+        return [1.0 if bool(t.columns["greedy"]) else None for t in trajs]
+
+
+def test_an_iteration_with_nothing_but_greedy_rows_is_counted_empty() -> None:
+    rows: list[dict[str, float]] = []
+    trainer("remax", "iterations=1", "reward=only_the_greedy", on_row=rows.append).run()
+    assert rows[0]["dropped/empty_iterations"] == 1

@@ -108,6 +108,8 @@ def _part(stage: str, entry: Entry) -> Part:
     if stage == "reward":
         _check_options(name, options)
         options["then"] = [_then(item, name) for item in options.get("then", [])]
+        if hasattr(made, "shape") and not hasattr(made, "judge") and options.get("combine") == "gate":
+            raise RecipeError(f"reward.{name}: a reward that is shaped at every read cannot gate; use sum or replace")
     if "fit_at" in options:
         made.fit_at = options["fit_at"]
     return Part(stage, name, component, made, options)
@@ -155,6 +157,10 @@ _HOOKS: dict[str, type[_Plain]] = {"credit": _PlainCredit, "reward": _PlainRewar
 
 
 def _check_shape(chain: Chain) -> None:
+    if chain.rollout and getattr(chain.store.it, "fixed", False):
+        raise RecipeError(
+            f"{chain.store.key} is a fixed set and takes no experience: leave the rollout out, or the store"
+        )
     paid = any("turn_rewards" in part.declares("writes") for part in chain.rollout)
     if chain.rollout and not chain.reward and chain.update and not paid:
         raise RecipeError("the recipe rolls out but has no reward; add one, for instance reward: [task_verdict]")

@@ -178,11 +178,11 @@ class Run:
 
     @property
     def task(self) -> Any:
-        return self.trainer.chains[self.trainer.names[-1]].task.it
+        return self.trainer.last_chain.task.it
 
     def _records(self, problems: int, samples: int) -> list[EvalRecord]:
         settings = self.recipe.evaluate
-        chain = self.trainer.chains[self.trainer.names[-1]]
+        chain = self.trainer.last_chain
         asked = held_out(self.task, settings.split, problems)
         return look(
             chain, self.trainer.models, asked, samples, seed=self.recipe.seed, temperature=settings.temperature,
@@ -268,7 +268,7 @@ class Run:
 
     def notes(self) -> list[str]:
         """What a reader must know to read the figures right."""
-        chain = self.trainer.chains[self.trainer.names[-1]]
+        chain = self.trainer.last_chain
         plan, samples = chain.recipe.plan, chain.samples
         if not chain.rollout or samples is None:
             return []

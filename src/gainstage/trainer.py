@@ -2,47 +2,27 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from gainstage.chain import Chain, Part, build_chain, total_reward
-from gainstage.measure.budget import Budget, Meter
+from gainstage.measure.budget import Meter
 from gainstage.ops.noise import mix
 from gainstage.ops.seeding import stream
 from gainstage.policies.snapshots import Models
 from gainstage.recipe import Recipe, phase_recipe
 from gainstage.registry import RecipeError
+from gainstage.schedule import Schedule
+from gainstage.tracking.numbers import Log, describe
 from gainstage.types import Batch, Ctx, Problem, Request, Stop, Trajectory, Verdict
 from gainstage.update.learner import NonFinite, optimise
 
 
 class RunError(RuntimeError):
     """A run cannot go on; the message names the cause and the setting to change."""
-
-
-@dataclass
-class Log:
-    """Numbers of one iteration. Counters (`failures/..`, `dropped/..`) add, everything else is averaged."""
-
-    sums: dict[str, float] = field(default_factory=dict)
-    counts: dict[str, int] = field(default_factory=dict)
-
-    def __call__(self, name: str, value: float) -> None:
-        self.sums[name] = self.sums.get(name, 0.0) + float(value)
-        self.counts[name] = self.counts.get(name, 0) + 1
-
-    def drain(self) -> dict[str, float]:
-        out = {
-            name: total if name.startswith(("failures/", "dropped/")) else total / self.counts[name]
-            for name, total in self.sums.items()
-        }
-        self.sums, self.counts = {}, {}
-        return out
 
 
 class Trainer:
@@ -55,23 +35,26 @@ class Trainer:
         on_mark: called between iterations after every one (evaluation, checkpoints); returns numbers for the row.
     """
 
-    def __init__(self, recipe: Recipe, *, device: str = "cpu", on_row: Callable[[dict[str, float]], None] = lambda row: None,  # noqa: E501
-                 on_batch: Callable[[int, Batch], None] = lambda iteration, batch: None,
-                 on_mark: Callable[[Trainer], Mapping[str, float]] = lambda trainer: {}) -> None:  # fmt: skip
+    def __init__(
+        self,
+        recipe: Recipe,
+        *,
+        device: str = "cpu",
+        on_row: Callable[[dict[str, float]], None] = lambda row: None,
+        on_batch: Callable[[int, Batch], None] = lambda iteration, batch: None,
+        on_mark: Callable[[Trainer], Mapping[str, float]] = lambda trainer: {},
+    ) -> None:
         self.recipe, self.on_row, self.on_batch, self.on_mark = recipe, on_row, on_batch, on_mark
-        self.names = [str(phase["name"]) for phase in recipe.phases] or ["main"]
-        recipes = [phase_recipe(recipe, index) for index in range(len(self.names))]
-        self.chains: dict[str, Chain] = {name: build_chain(r) for name, r in zip(self.names, recipes, strict=True)}
-        self.meter, self.budget = Meter(), Budget(**recipe.budget)
+        self.meter = Meter()
+        self.schedule = Schedule(recipe, self.meter, self._epoch)
+        recipes = [phase_recipe(recipe, index) for index in range(len(self.schedule.phases))]
+        self.chains = {name: build_chain(r) for name, r in zip(self.schedule.phases, recipes, strict=True)}
         used = [role for chain in self.chains.values() for role in chain.used]
         trained = [role for chain in self.chains.values() for role in chain.trained]
         specs = {k: v for r in recipes for k, v in r.models.items()}
         with stream(recipe.seed, "models"):
             self.models = Models(specs, used, trained, self.meter, device, recipe.seed)
-        self.schedule = [(r, name) for r in range(recipe.rounds) for name in self.names]
-        self.place, self.iteration, self.in_phase, self.empty = 0, 0, 0, 0
-        self.spent_before: dict[str, float] = {}
-        self._check_ends()
+        self.iteration, self.empty = 0, 0
         self.entered: list[str] = []
         self.artifacts: dict[str, Any] = {}
         self.due: dict[str, int] = {}
@@ -84,65 +67,30 @@ class Trainer:
 
     @property
     def chain(self) -> Chain:
-        return self.chains[self.schedule[min(self.place, len(self.schedule) - 1)][1]]
+        """The components of the present phase."""
+        return self.chains[self.schedule.name]
+
+    @property
+    def last_chain(self) -> Chain:
+        """The components of the last phase, whose task the run is judged by."""
+        return list(self.chains.values())[-1]
 
     @property
     def finished(self) -> bool:
-        return self.place >= len(self.schedule) or (bool(self.budget) and self.budget.exhausted(self.meter))
+        return self.schedule.finished
 
     @property
     def progress(self) -> float:
-        """Share of the run that is done, in [0, 1]: by iterations or by the budget, whichever is further."""
-        if self.place >= len(self.schedule):
-            return 1.0
-        lengths = [self._length(index) for index in range(len(self.schedule))]
-        known: list[int] = [length for length in lengths if length is not None]
-        whole = sum(known)
-        if len(known) == len(lengths) and whole > 0 and not self._limits(self.place):
-            share = (sum(known[: self.place]) + self.in_phase) / whole
-        else:
-            share = (self.place + self._phase_share()) / len(self.schedule)
-        return min(max(share, self.budget.spent(self.meter)), 1.0)
+        """Share of the run that is done, in [0, 1]."""
+        return self.schedule.progress
 
-    def _limits(self, place: int) -> dict[str, float]:
-        """The budget of a scheduled phase, counted from its start."""
-        if not self.recipe.phases:
-            return {}
-        return Budget(**self.recipe.phases[self.names.index(self.schedule[place][1])].get("budget", {})).limits
-
-    def _phase_share(self) -> float:
-        """Share of the present phase that is done, by its iterations or its budget, whichever is further."""
-        length = self._length(self.place)
-        shares = [self.in_phase / length] if length else []
-        for axis, limit in self._limits(self.place).items():
-            shares.append((self.meter.total(axis) - self.spent_before.get(axis, 0.0)) / limit)
-        return min(max(shares, default=0.0), 1.0)
-
-    def _check_ends(self) -> None:
-        for place, (_, name) in enumerate(self.schedule):
-            if self._length(place) is None and not self._limits(place) and not self.budget:
-                where = f"phases.{name}" if self.recipe.phases else "the recipe"
-                raise RecipeError(f"{where} never ends: set iterations, or a budget such as generated_tokens=2e6")
-
-    def _length(self, place: int) -> int | None:
-        """Iterations of a scheduled phase; None where only a budget ends it."""
-        number, name = self.schedule[place]
-        if not self.recipe.phases:
-            return self.recipe.iterations if self.recipe.iterations is not None else None
-        spec = self.recipe.phases[self.names.index(name)]
-        for key in ("iterations", "epochs"):
-            value = spec.get(key)
-            if value is not None:
-                value = value[min(number, len(value) - 1)] if isinstance(value, list) else value
-                if key == "iterations":
-                    return int(value)
-                chain = self.chains[name]
-                return math.ceil(value * len(chain.task.it.problems("train")) / chain.recipe.plan.groups)
-        return None if spec.get("budget") else self.recipe.iterations
+    def _epoch(self, name: str) -> float:
+        chain = self.chains[name]
+        return len(chain.task.it.problems("train")) / chain.recipe.plan.groups
 
     def enter(self) -> None:
         """Start the present phase: once per phase name, not again on resume."""
-        name = self.schedule[self.place][1]
+        name = self.schedule.name
         self.ctx = self._context(self.chain)
         if name in self.entered:
             return
@@ -158,12 +106,12 @@ class Trainer:
             self.enter()
         while not self.finished and not self.stop_requested:
             row = self.iterate()
-            if self._phase_share() >= 1:
-                self.place, self.in_phase, self.spent_before = self.place + 1, 0, self.meter.snapshot()
-                if self.place < len(self.schedule):
-                    if self.schedule[self.place][0] != self.schedule[self.place - 1][0]:
-                        self.models.event("round")
-                    self.enter()
+            begins = self.schedule.advance()
+            if begins == "round":
+                self.models.event("round")
+            if begins:
+                self.enter()
+            row["progress"] = self.progress
             row.update(self.on_mark(self))
             self.on_row(row)
 
@@ -182,18 +130,10 @@ class Trainer:
             self.learn()
         self.models.event("iteration")
         self.iteration += 1
-        self.in_phase += 1
         ended = time.perf_counter()
         self.meter.charge("seconds", ended - started)
         times = {"time/collect": collected - started, "time/learn": ended - collected}
-        row = {
-            "iteration": float(self.iteration),
-            "progress": self.progress,
-            **self.log.drain(),
-            **self.meter.metrics(),
-            **times,
-        }
-        return row
+        return {"iteration": float(self.iteration), **self.log.drain(), **self.meter.metrics(), **times}
 
     def collect(self) -> Sequence[Trajectory]:
         """Experience of one iteration, judged, filtered and put into the store."""
@@ -216,7 +156,7 @@ class Trainer:
                 if part.has("keep"):
                     got = self._call(part, "keep", got, ctx)
             fresh += got
-        self._describe(fresh)
+        describe(fresh, self.log)
         self.empty = 0 if fresh else self.empty + 1
         if self.empty >= plan.max_empty:
             if not judged:
@@ -235,7 +175,7 @@ class Trainer:
         """Credit, then optimizer steps, on what the store hands out."""
         chain, ctx, plan = self.chain, self.ctx, self.chain.recipe.plan
         self._fit("before_update")
-        for number, batch in enumerate(self._rounds()):
+        for number, batch in enumerate(chain.store.it.rounds(plan, ctx)):
             for part in chain.select:
                 if part.has("relabel"):
                     batch = self._call(part, "relabel", batch, ctx)
@@ -352,36 +292,10 @@ class Trainer:
             for start in range(0, batch.rows, plan.minibatch):
                 yield batch.take(order[start : start + plan.minibatch])
 
-    def _rounds(self) -> Iterator[Batch]:
-        yield from self.chain.store.it.rounds(self.chain.recipe.plan, self.ctx)
-
     def _fit(self, when: str) -> None:
         for part in self.chain:
             if part.has("fit") and getattr(part.it, "fit_at", "after_update") == when:
                 self._call(part, "fit", self.ctx)
-
-    def _describe(self, fresh: Sequence[Trajectory]) -> None:
-        """The numbers that everyone looks at first."""
-        if not fresh:
-            self.log("dropped/empty_iterations", 1)
-            return
-        trained = [t for t in fresh if not bool(t.columns.get("greedy", torch.tensor(0.0)))]
-        rewards = torch.stack([t.columns["reward"] for t in trained])
-        groups: dict[int, list[float]] = {}
-        for trajectory, value in zip(trained, rewards.tolist(), strict=True):
-            groups.setdefault(trajectory.group, []).append(value)
-        self.log("reward/mean", float(rewards.mean()))
-        self.log("reward/std", float(rewards.std(correction=0)))
-        self.log("groups/zero_variance", sum(max(g) - min(g) < 1e-6 for g in groups.values()) / len(groups))
-        self.log("groups/size", len(trained) / len(groups))
-        self.log("length/mean", sum(int(t.columns["mask"].sum()) for t in trained) / len(trained))
-        self.log(
-            "length/truncated", sum(t.stop in (Stop.LENGTH, Stop.CONTEXT, Stop.TURNS) for t in trained) / len(trained)
-        )
-        for name in dict.fromkeys(name for t in trained for name in t.parts):
-            there = [float(v) for t in trained if (v := t.parts.get(name)) is not None and math.isfinite(v)]
-            if there:
-                self.log(f"reward/part/{name}/mean", sum(there) / len(there))
 
     def _call(self, part: Part, hook: str, *args: Any) -> Any:
         return self._within(part, hook, getattr(part.it, hook), *args)
@@ -390,7 +304,7 @@ class Trainer:
         """Call a hook inside its own random stream, its costs booked to the component."""
         key = f"{part.key}.{hook}"
         number = self.calls[key] = self.calls.get(key, -1) + 1
-        place = self.iteration if hook != "start" else -1 - self.place
+        place = self.iteration if hook != "start" else -1 - self.schedule.place
         with stream(self.recipe.seed, place, key, number), self.meter.booking(part.key):
             return function(*args)
 
@@ -422,24 +336,22 @@ class Trainer:
         }
         versions = {name: handle.version for name, handle in self.models.handles.items() if hasattr(handle, "version")}
         return {
-            "iteration": self.iteration, "place": self.place, "in_phase": self.in_phase, "empty": self.empty,
+            "iteration": self.iteration, "empty": self.empty, "schedule": self.schedule.state_dict(),
             "entered": list(self.entered), "due": dict(self.due), "meter": self.meter.state_dict(),
-            "versions": versions, "spent_before": dict(self.spent_before), "artifacts": self.artifacts,
-            "parts": parts, "tasks": tasks,
+            "versions": versions, "artifacts": self.artifacts, "parts": parts, "tasks": tasks,
         }  # fmt: skip
 
     def load_state_dict(self, state: Mapping[str, Any], weights: Mapping[str, Mapping[str, torch.Tensor]]) -> None:
         """Go on from a saved state. Components are started first, so that there is something to load into."""
-        for place, (_, name) in enumerate(self.schedule):
+        for place, (_, name) in enumerate(self.schedule.order):
             if name in state["entered"] and name not in self.entered:
-                self.place = place
+                self.schedule.place = place
                 self.enter()
         self.models.load_state_dict(weights, state["versions"])
-        for key in ("iteration", "place", "in_phase", "empty"):
-            setattr(self, key, int(state[key]))
+        self.schedule.load_state_dict(state["schedule"])
+        self.iteration, self.empty = int(state["iteration"]), int(state["empty"])
         self.due = {key: int(value) for key, value in state["due"].items()}
         self.meter.load_state_dict(state["meter"])
-        self.spent_before = {key: float(value) for key, value in state.get("spent_before", {}).items()}
         self.artifacts.clear()
         self.artifacts.update(state["artifacts"])
         for name, parts in state["parts"].items():
@@ -448,8 +360,7 @@ class Trainer:
                     it.load_state_dict(parts[key])
         for name, task in state["tasks"].items():
             self.chains[name].task.it.load_state_dict(task)
-        if self.place < len(self.schedule):
-            self.ctx = self._context(self.chain)
+        self.ctx = self._context(self.chain)
 
 
 def stateful(chain: Chain) -> Iterator[tuple[str, Any]]:

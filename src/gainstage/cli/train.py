@@ -128,7 +128,7 @@ def describe(run: Any) -> str:
     from gainstage.recipe import LISTS
     from gainstage.tracking.plan import arithmetic
 
-    chain = run.trainer.chains[run.trainer.names[-1]]
+    chain = run.trainer.last_chain
     plan = chain.recipe.plan.model_dump()
     drawn = getattr(chain.store.it, "draws", False)
     if drawn:

@@ -31,6 +31,8 @@ class Dataset:
     role: str = "policy"
     """Role whose tokenizer encodes the text."""
 
+    fixed = True
+    """Takes no experience."""
     draws = True
     """A round is one minibatch."""
     writes = ("tokens", "author", "turn", "mask")

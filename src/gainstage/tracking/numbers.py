@@ -1,0 +1,53 @@
+"""The numbers of one iteration, and those that everyone looks at first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from gainstage.types import Stop, Trajectory
+
+
+@dataclass
+class Log:
+    """Numbers of one iteration. Counters (`failures/..`, `dropped/..`) add, everything else is averaged."""
+
+    sums: dict[str, float] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+
+    def __call__(self, name: str, value: float) -> None:
+        self.sums[name] = self.sums.get(name, 0.0) + float(value)
+        self.counts[name] = self.counts.get(name, 0) + 1
+
+    def drain(self) -> dict[str, float]:
+        out = {
+            name: total if name.startswith(("failures/", "dropped/")) else total / self.counts[name]
+            for name, total in self.sums.items()
+        }
+        self.sums, self.counts = {}, {}
+        return out
+
+
+def describe(fresh: Sequence[Trajectory], log: Log) -> None:
+    """The numbers that everyone looks at first."""
+    trained = [t for t in fresh if not bool(t.columns.get("greedy", 0.0))]
+    if not trained:
+        log("dropped/empty_iterations", 1)
+        return
+    rewards = torch.stack([t.columns["reward"] for t in trained])
+    groups: dict[int, list[float]] = {}
+    for trajectory, value in zip(trained, rewards.tolist(), strict=True):
+        groups.setdefault(trajectory.group, []).append(value)
+    log("reward/mean", float(rewards.mean()))
+    log("reward/std", float(rewards.std(correction=0)))
+    log("groups/zero_variance", sum(max(g) - min(g) < 1e-6 for g in groups.values()) / len(groups))
+    log("groups/size", len(trained) / len(groups))
+    log("length/mean", sum(int(t.columns["mask"].sum()) for t in trained) / len(trained))
+    log("length/truncated", sum(t.stop in (Stop.LENGTH, Stop.CONTEXT, Stop.TURNS) for t in trained) / len(trained))
+    for name in dict.fromkeys(name for t in trained for name in t.parts):
+        there = [float(v) for t in trained if (v := t.parts.get(name)) is not None and math.isfinite(v)]
+        if there:
+            log(f"reward/part/{name}/mean", sum(there) / len(there))
