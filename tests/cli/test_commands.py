@@ -148,10 +148,10 @@ def test_workers_end_when_the_comparison_is_killed(tmp_path: Path) -> None:
 
 
 def test_commas_inside_brackets_do_not_part_an_arm() -> None:
-    from gainstage.cli.compare import _pieces
+    from gainstage.cli.arms import pieces
 
-    assert _pieces("grpo") == ["grpo"]
-    assert _pieces("grpo,plan.epochs=2,reward=[task_verdict, {length: {as: 'a,b'}}]") == [
+    assert pieces("grpo") == ["grpo"]
+    assert pieces("grpo,plan.epochs=2,reward=[task_verdict, {length: {as: 'a,b'}}]") == [
         "grpo", "plan.epochs=2", "reward=[task_verdict, {length: {as: 'a,b'}}]"]  # fmt: skip
 
 

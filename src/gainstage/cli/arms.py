@@ -1,0 +1,99 @@
+"""The arms of a comparison: what is typed becomes runs, and finished runs become a report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gainstage.cli.side_by_side import Job
+
+if TYPE_CHECKING:
+    from gainstage.measure.compare import Report
+
+
+def plan_runs(
+    arms: Sequence[str], seeds: Iterable[int], shared: Sequence[str], home: Path, plugins: Sequence[Path], threads: int
+) -> list[Job]:
+    """The runs of a comparison, all arms of one seed side by side. Every mistake is said here, before the first run.
+
+    Args:
+        arms: as typed: `recipe`, or `recipe,key=value,...`; the first is the baseline.
+        shared: changes for every arm.
+        home: folder of the comparison.
+
+    Raises:
+        RecipeError: fewer than two arms, arms that cannot be told apart, or a recipe that does not hold together.
+    """
+    from gainstage.chain import build_chain
+    from gainstage.recipe import load, phase_recipe
+    from gainstage.registry import RecipeError
+
+    if len(arms) < 2:
+        raise RecipeError("compare needs at least two arms, for instance: gainstage compare grpo rgra")
+    twice = [arm for arm in arms if arms.count(arm) > 1]
+    if twice:
+        raise RecipeError(f"compare: the arm {twice[0]!r} is given twice")
+    plan = [_job(arm, seed, shared, home, plugins, threads) for seed in seeds for arm in arms]
+    places: dict[Path, str] = {}
+    for arm, job in zip(arms, plan, strict=False):
+        if (twin := places.setdefault(job.folder, arm)) != arm:
+            raise RecipeError(
+                f"compare: the arms {twin!r} and {arm!r} would both be written to {job.folder}; "
+                "rename one of the files, or spell the changes differently"
+            )
+        recipe = load(job.recipe, [*job.overrides, "seed=0"])
+        for index in range(len(recipe.phases) or 1):
+            build_chain(phase_recipe(recipe, index))
+    return plan
+
+
+def home_name(arms: Sequence[str]) -> str:
+    """The folder of a comparison that was given no name."""
+    return "compare-" + "-".join(Path(pieces(arm)[0]).stem for arm in arms)
+
+
+def write_report(plan: Sequence[Job], home: Path, metric: str) -> Report:
+    """Measure the finished runs of a plan; writes `report.html`, `report.md` and `report.json` into `home`."""
+    from gainstage.measure.compare import compare
+    from gainstage.measure.report import render
+    from gainstage.running import load_record
+    from gainstage.tracking.files import replace_text
+
+    report = compare(
+        [record for job in plan if (record := load_record(job.folder)) is not None],
+        metric,
+        baseline=plan[0].arm,
+        title=" against ".join(dict.fromkeys(job.arm for job in plan)),
+        created=datetime.now(UTC).isoformat(timespec="minutes"),
+    )
+    replace_text(home / "report.html", render(report))
+    replace_text(home / "report.md", report.markdown())
+    replace_text(home / "report.json", report.to_json())
+    return report
+
+
+def _job(arm: str, seed: int, shared: Sequence[str], home: Path, plugins: Sequence[Path], threads: int) -> Job:
+    recipe, *own = pieces(arm)
+    name = Path(recipe).stem if not own else f"{Path(recipe).stem} ({', '.join(own)})"
+    return Job(name, recipe, (*shared, *own), seed, home / f"{_slug(name)}-seed{seed}", tuple(plugins), threads)
+
+
+def pieces(arm: str) -> list[str]:
+    """The recipe and its changes: what stands between commas outside of brackets and quotes."""
+    pieces, depth, quote = [""], 0, ""
+    for letter in arm:
+        if letter == "," and not depth and not quote:
+            pieces.append("")
+            continue
+        if letter in "\"'":
+            quote = "" if letter == quote else quote or letter
+        elif not quote:
+            depth += (letter in "[{(") - (letter in "]})")
+        pieces[-1] += letter
+    return pieces
+
+
+def _slug(text: str) -> str:
+    return "".join(c if c.isalnum() or c in "._-" else "-" for c in text).strip("-")
