@@ -70,14 +70,15 @@ def mean_interval(values: Sequence[float], level: float = 0.95, bounds: tuple[fl
     x = _numbers("mean_interval", values)
     mean = float(x.mean())
     spread = float(x.std(ddof=1)) if x.size > 1 else 0.0
-    if _no_spread(spread, x):
+    if no_spread(spread, float(np.abs(x).max())):
         return Estimate(mean, n=x.size, level=level, method="t")
     half = _t_quantile((1 + level) / 2, x.size - 1) * spread / math.sqrt(x.size)
     return Estimate(mean, _clip(mean - half, bounds), _clip(mean + half, bounds), x.size, level, "t")
 
 
-def _no_spread(spread: float, x: np.ndarray) -> bool:
-    return spread <= 1e-12 * max(1.0, float(np.abs(x).max()))
+def no_spread(spread: float, size: float) -> bool:
+    """Whether a standard deviation is nothing but rounding, for values of that size."""
+    return spread <= 1e-12 * max(1.0, size)
 
 
 def paired_difference(
@@ -110,7 +111,7 @@ def paired_difference(
     if d.size == 1:
         return PairedDifference(mean, n=1, level=level, method="paired t", differences=pairs)
     sd = float(d.std(ddof=1))
-    flat = _no_spread(sd, np.concatenate((x, y)))
+    flat = no_spread(sd, float(np.abs(np.concatenate((x, y))).max()))
     if flat and noise <= 0:
         return PairedDifference(
             mean, n=d.size, level=level, method="no spread", p=1.0 if mean == 0 else None, sd=0.0, differences=pairs
