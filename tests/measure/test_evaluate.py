@@ -2,7 +2,8 @@ import math
 
 import pytest
 
-from gainstage.measure.evaluate import Answer, EvalRecord, calibration_error, evaluate, rate_interval, summarize
+from gainstage.measure.audits.calibration import calibration_error
+from gainstage.measure.evaluate import Answer, EvalRecord, evaluate, rate_interval, summarize
 from gainstage.types import Problem, Stop
 
 
@@ -91,3 +92,55 @@ def test_episodes_without_a_verdict_have_rewards_only():
 def test_records_survive_json():
     record = EvalRecord("a", (answer(1, length=3, stop=Stop.TURNS, confidence=0.5), Answer(0.2)), failed=1)
     assert EvalRecord.from_dict(record.to_dict()) == record
+
+
+def named(*answers, right="7", **more):
+    """Answers by their text; None gives no answer."""
+    return tuple(Answer(float(a == right), a == right, answer=a, **more) for a in answers)
+
+
+def test_confidence_is_the_share_of_the_most_frequent_answer():
+    records = [
+        EvalRecord("sure", named("7", "7", "7", "7")),
+        EvalRecord("wrong", named("8", "8", "8", None)),
+        EvalRecord("split", named("7", "7", "8", "9")),
+    ]
+    out = summarize(records)
+    assert out["ece"] == pytest.approx((0 + 0.75 + 0.5) / 3)
+    assert out["brier"] == pytest.approx((0 + 0.75**2 + 0.25) / 3)
+    assert out["aurc"] == pytest.approx((0 + 1 / 2 + 1 / 3) / 3)
+    assert out["diversity"] == pytest.approx((1 + 2 + 3) / 3)
+
+
+def test_three_answers_are_too_few_for_a_share_and_one_is_not_diverse():
+    out = summarize([EvalRecord("a", named("7", "7", "8"))])
+    assert "ece" not in out and out["diversity"] == 2
+    assert not {"ece", "diversity"} & set(summarize([EvalRecord("a", named("7"))]))
+    assert not {"ece", "diversity"} & set(summarize([EvalRecord("a", tuple(answer(1) for _ in range(4)))]))
+
+
+def test_a_stated_confidence_goes_before_the_share():
+    out = summarize([EvalRecord("a", named("7", "7", "7", "7", confidence=0.25))])
+    assert out["ece"] == pytest.approx(0.75) and out["confidence/mean"] == 0.25
+
+
+def test_a_problem_that_most_samples_decline_is_no_attempt():
+    mixed = EvalRecord("declined", (*named(None, None, abstained=True), *named("7", "8", abstained=False)))
+    out = summarize([mixed, EvalRecord("tried", named("7", "7", "7", "8", abstained=False))])
+    assert out["ece"] == pytest.approx(0.25) and out["abstention"] == 0.25 and out["hallucination"] == 2 / 6
+
+
+def test_answerable_and_unanswerable_problems_are_told_apart():
+    records = [
+        EvalRecord("a", named("7", "8", abstained=False)),
+        EvalRecord("b", (*named(None, abstained=True), *named("9", abstained=False)), answerable=False),
+    ]
+    out = summarize(records)
+    assert out["abstention/unanswerable"] == 0.5 and out["pass@1/answerable"] == 0.5 and out["pass@1"] == 0.25
+    assert "abstention/unanswerable" not in summarize(records[:1])
+    assert [EvalRecord.from_dict(r.to_dict()) for r in records] == records
+
+
+def test_the_largest_k_is_always_measured():
+    out = summarize([EvalRecord("a", named("7", *"888888"))], ks=(1, 4, 16))
+    assert out["pass@7"] == 1 and out["pass@4"] == pytest.approx(4 / 7) and "pass@16" not in out

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from gainstage.measure.audits.calibration import Calibration, calibration, majority
 from gainstage.measure.audits.pass_at_k import pass_at_k
 from gainstage.measure.intervals import Estimate, clustered_rate, mean_interval, wilson
 from gainstage.types import Problem, Stop
 
+FEWEST_FOR_SHARE = 4
+"""Answers a problem from which the share of the most frequent one is taken as confidence."""
+DECLINED = "\0declined"
+"""What an abstention counts as in a vote."""
 TRUNCATED = frozenset({Stop.LENGTH, Stop.TURNS, Stop.CONTEXT, Stop.TIME_LIMIT})
 
 
@@ -21,7 +25,8 @@ class Answer:
     """One sampled answer (or episode) with its verdict. What does not apply is None.
 
     `length` counts decisions (tokens, steps); `entropy` and `kl` are means over them in nats, `kl` against the weights
-    that the run started from; `confidence` in [0, 1] is the model's own.
+    that the run started from; `confidence` in [0, 1] is the model's own; `answer` is the final answer that was read
+    out of the text (a digest where it is long), by which answers to one problem are counted as equal.
     """
 
     reward: float
@@ -32,15 +37,20 @@ class Answer:
     abstained: bool | None = None
     entropy: float | None = None
     kl: float | None = None
+    answer: str | None = None
 
 
 @dataclass(frozen=True)
 class EvalRecord:
-    """All answers to one problem. `failed` counts answers lost to infrastructure: they are no verdict."""
+    """All answers to one problem. `failed` counts answers lost to infrastructure: they are no verdict.
+
+    `answerable` False: nothing but declining is right.
+    """
 
     problem_id: str
     answers: tuple[Answer, ...]
     failed: int = 0
+    answerable: bool = True
 
     @property
     def n(self) -> int:
@@ -53,12 +63,13 @@ class EvalRecord:
 
     def to_dict(self) -> dict[str, Any]:
         rows = [{k: (str(v) if k == "stop" else v) for k, v in vars(a).items() if v is not None} for a in self.answers]
-        return {"problem_id": self.problem_id, "failed": self.failed, "answers": rows}
+        data: dict[str, Any] = {"problem_id": self.problem_id, "failed": self.failed, "answers": rows}
+        return data if self.answerable else {**data, "answerable": False}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> EvalRecord:
         answers = tuple(Answer(**{**row, "stop": Stop(row.get("stop", "eos"))}) for row in data["answers"])
-        return cls(data["problem_id"], answers, data.get("failed", 0))
+        return cls(data["problem_id"], answers, data.get("failed", 0), data.get("answerable", True))
 
 
 @dataclass(frozen=True)
@@ -101,7 +112,8 @@ def evaluate(
             raise ValueError(f"evaluate: asked for {len(part)} x {k} answers, got {[len(row) for row in answers][:8]}")
         for problem, row in zip(part, answers, strict=True):
             kept = tuple(a for a in row if a.stop is not Stop.FAILED)
-            records.append(EvalRecord(problem.id, kept, len(row) - len(kept)))
+            answerable = bool(problem.meta.get("answerable", True))
+            records.append(EvalRecord(problem.id, kept, len(row) - len(kept), answerable))
     return records
 
 
@@ -118,9 +130,10 @@ def rate_interval(records: Sequence[EvalRecord], level: float = 0.95) -> Estimat
 def summarize(records: Sequence[EvalRecord], ks: Sequence[int] = (1, 4, 16), task: str = "") -> dict[str, float]:
     """Numbers of one evaluation under their log names; with `task`, prefixed by `eval/{task}/`.
 
-    pass@1 with `pass@1/low` and `/high`, unbiased pass@k for every k that all problems have answers enough for,
-    reward, length, share cut off, and where the answers carry them entropy, KL from the start, abstention and
-    hallucination rate (wrong share of attempted) and calibration error.
+    pass@1 with `pass@1/low` and `/high`, unbiased pass@k for every k that all problems have answers enough for and for
+    the largest such k, reward, length, share cut off, and where the answers carry them entropy, KL from the start,
+    distinct answers, abstention and hallucination rate (wrong share of attempted), and calibration: of stated
+    confidences, else of the share of the most frequent answer.
     """
     answers = [answer for record in records for answer in record.answers]
     out: dict[str, float] = {"problems": len(records), "answers": len(answers)}
@@ -132,7 +145,9 @@ def summarize(records: Sequence[EvalRecord], ks: Sequence[int] = (1, 4, 16), tas
         out["length/truncated"] = float(np.mean([a.stop in TRUNCATED for a in answers]))
         out |= _means_where_given(answers)
         out |= _pass_rates(records, ks)
-        out |= _honesty(answers)
+        out |= _diversity(records)
+        out |= _abstention(records)
+        out |= _calibration(records)
     return {f"eval/{task}/{name}": value for name, value in out.items()} if task else out
 
 
@@ -143,7 +158,7 @@ def _pass_rates(records: Sequence[EvalRecord], ks: Sequence[int]) -> dict[str, f
     out = {"pass@1": rate.value, "pass@1/low": rate.low, "pass@1/high": rate.high}
     judged = [record.correct for record in records if record.correct]
     fewest = min(len(row) for row in judged)
-    for k in ks:
+    for k in sorted({*ks, fewest}):
         if 1 < k <= fewest:
             out[f"pass@{k}"] = float(np.mean([pass_at_k(len(row), sum(row), k) for row in judged]))
     return out
@@ -158,36 +173,62 @@ def _means_where_given(answers: Sequence[Answer]) -> dict[str, float]:
     return out
 
 
-def _honesty(answers: Sequence[Answer]) -> dict[str, float]:
-    """Abstention, hallucination and calibration. Wrong answers are counted among attempts only."""
-    out: dict[str, float] = {}
-    marked = [a for a in answers if a.abstained is not None]
-    if marked:
-        out["abstention"] = float(np.mean([bool(a.abstained) for a in marked]))
-        attempted = [a for a in marked if not a.abstained and a.correct is not None]
-        if attempted:
-            out["hallucination"] = float(np.mean([not a.correct for a in attempted]))
-    sure = [a for a in answers if a.confidence is not None and a.correct is not None and not a.abstained]
-    if sure:
-        out["ece"] = calibration_error([a.confidence or 0.0 for a in sure], [bool(a.correct) for a in sure])
+def _diversity(records: Sequence[EvalRecord]) -> dict[str, float]:
+    """Mean number of distinct answers to a problem; samples without an answer count as one more kind."""
+    rows = [record.answers for record in records if len(record.answers) > 1]
+    if not rows or all(a.answer is None for row in rows for a in row):
+        return {}
+    return {"diversity": float(np.mean([len({_vote(a) for a in row}) for row in rows]))}
+
+
+def _abstention(records: Sequence[EvalRecord]) -> dict[str, float]:
+    """How often answers decline, and how often those that do not are wrong; both kinds of problems apart."""
+    marked = [(r.answerable, a) for r in records for a in r.answers if a.abstained is not None]
+    if not marked:
+        return {}
+    out = {"abstention": float(np.mean([bool(a.abstained) for _, a in marked]))}
+    attempted = [a for _, a in marked if not a.abstained and a.correct is not None]
+    if attempted:
+        out["hallucination"] = float(np.mean([not a.correct for a in attempted]))
+    hopeless = [bool(a.abstained) for answerable, a in marked if not answerable]
+    possible = [bool(a.correct) for answerable, a in marked if answerable and a.correct is not None]
+    if hopeless and possible:
+        out["abstention/unanswerable"] = float(np.mean(hopeless))
+        out["pass@1/answerable"] = float(np.mean(possible))
     return out
 
 
-def calibration_error(confidence: Sequence[float], correct: Sequence[bool], bins: int = 10) -> float:
-    """Expected calibration error `sum_b n_b / N |acc_b - conf_b|` with equal bins closed on the left.
+def _calibration(records: Sequence[EvalRecord]) -> dict[str, float]:
+    stated = [a for r in records for a in r.answers if a.confidence is not None and a.correct is not None]
+    found: Calibration | None = None
+    if stated:
+        found = calibration(
+            [a.confidence or 0.0 for a in stated], [bool(a.correct) for a in stated], [not a.abstained for a in stated]
+        )
+    elif votes := [vote for record in records if (vote := vote_of(record)) is not None]:
+        found = calibration(*zip(*votes, strict=True))
+    if found is None or found.ece is None or found.brier is None or found.aurc is None:
+        return {}
+    return {"ece": found.ece, "brier": found.brier, "aurc": found.aurc}
 
-    Raises:
-        ValueError: different lengths, no answer, or a confidence outside [0, 1].
+
+def vote_of(record: EvalRecord) -> tuple[float, bool, bool] | None:
+    """(confidence, correct, attempted) of the most frequent answer to a problem; None with too few judged answers.
+
+    Confidence is the share of all samples that gave it. A problem where most decline, or none answers, is no attempt.
     """
-    if len(confidence) != len(correct) or not len(correct):
-        raise ValueError(f"calibration_error: {len(confidence)} confidences for {len(correct)} verdicts")
-    c, y = np.asarray(confidence, dtype=float), np.asarray(correct, dtype=float)
-    if not ((c >= 0) & (c <= 1)).all():
-        raise ValueError("calibration_error: confidences must lie in [0, 1]")
-    place = np.minimum(bins - 1, np.floor(bins * c + 1e-9).astype(int))
-    return math.fsum(
-        float((place == b).mean() * abs(y[place == b].mean() - c[place == b].mean())) for b in np.unique(place)
-    )
+    judged = [a for a in record.answers if a.correct is not None]
+    if len(judged) < FEWEST_FOR_SHARE or all(a.answer is None for a in judged):
+        return None
+    votes = [_vote(a) for a in judged]
+    answer, share = majority(votes)
+    if answer is None or answer == DECLINED:
+        return 0.0, False, False
+    return share, bool(judged[votes.index(answer)].correct), True
+
+
+def _vote(answer: Answer) -> str | None:
+    return DECLINED if answer.abstained else answer.answer
 
 
 def returns_interval(records: Sequence[EvalRecord], level: float = 0.95) -> Estimate:
