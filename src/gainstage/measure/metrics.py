@@ -13,26 +13,32 @@ NONE = "\u2013"
 
 @dataclass(frozen=True)
 class Metric:
-    """A named number. `rate`: it lies in [0, 1] and is written in percent, its differences in points."""
+    """A named number. `rate`: it lies in [0, 1] and is written in percent, its differences in points.
+
+    `signed`: the number is a difference of rates itself.
+    """
 
     name: str
     label: str
     unit: str
     meaning: str
     rate: bool = False
+    signed: bool = False
 
     @property
     def bounds(self) -> tuple[float, float] | None:
-        return (0.0, 1.0) if self.rate else None
+        return None if not self.rate else (-1.0, 1.0) if self.signed else (0.0, 1.0)
 
     @property
     def difference_bounds(self) -> tuple[float, float] | None:
-        return (-1.0, 1.0) if self.rate else None
+        return None if not self.rate else (-2.0, 2.0) if self.signed else (-1.0, 1.0)
 
     def text(self, value: float | None) -> str:
         """The value with its unit where it is short."""
         if value is None or not math.isfinite(value):
             return NONE
+        if self.signed:
+            return f"{self.change(value)} points"
         return f"{number(100 * value, 1)} %" if self.rate else short(value)
 
     def change(self, value: float | None, beside: float | None = None) -> str:
@@ -62,14 +68,44 @@ _KNOWN = (
     Metric("kl/ref", "KL from reference", "nats", "mean divergence from the reference policy per decision, in nats"),
     Metric("abstention", "abstained", "", "share of answers that decline to answer", True),
     Metric("hallucination", "wrong if attempted", "", "share of wrong answers among those attempted", True),
-    Metric("ece", "calibration error", "", "expected calibration error over 10 bins: confidence against truth", True),
+    Metric(
+        "ece",
+        "calibration error",
+        "",
+        "expected calibration error over 10 bins: stated confidence, else the share "
+        "of the most frequent answer, against truth",
+        True,
+    ),
+    Metric(
+        "ece/shared",
+        "calibration error, shared",
+        "",
+        "calibration error on the problems that both arms attempted",
+        True,
+    ),
+    Metric("brier", "Brier score", "", "mean squared distance of confidence and truth"),
+    Metric(
+        "aurc", "risk over coverage", "", "mean share of wrong answers over all coverages, most confident first", True
+    ),
+    Metric("diversity", "distinct answers", "", "mean number of distinct answers to a problem"),
+    Metric(
+        "abstention/unanswerable",
+        "abstained rightly",
+        "",
+        "share of answers to unanswerable problems that decline",
+        True,
+    ),
+    Metric("pass@1/answerable", "pass@1, answerable", "", "share of right answers to problems that have one", True),
     Metric("confidence/mean", "confidence", "", "mean confidence that the policy states", True),
 )
 _BY_NAME = {metric.name: metric for metric in _KNOWN}
 
-TAX = ("length/mean", "length/truncated", "entropy/mean", "kl/start", "kl/ref", "pass@16", "abstention",
-       "hallucination", "ece")  # fmt: skip
-"""Side effects that stand beside every gain."""
+TAX = ("length/mean", "length/truncated", "entropy/mean", "diversity", "kl/start", "kl/ref", "abstention",
+       "abstention/unanswerable", "hallucination", "ece")  # fmt: skip
+"""Side effects that stand beside every gain, and so does pass@k for the largest k and every retained task."""
+RETAINED = "retained/"
+"""In front of a task that is looked at before and after training on another one: `retained/{task}` is its pass@1 at
+the end, `retained/{task}/change` its change since the start."""
 
 
 def describe(name: str) -> Metric:
@@ -86,6 +122,13 @@ def describe(name: str) -> Metric:
             f"chance that at least one of {k} answers is right (unbiased estimate), mean over problems"
         )  # fmt: skip
         return Metric(bare, bare, "", meaning, True)
+    if bare.startswith(RETAINED):
+        task = bare[len(RETAINED) :].removesuffix("/change")
+        if bare.endswith("/change"):
+            return Metric(
+                bare, f"change on {task}", "", f"pass@1 on {task} at the end minus before training", True, True
+            )
+        return Metric(bare, f"pass@1 on {task}", "", f"share of right answers on {task}, which was not trained", True)
     return Metric(bare, bare, "", bare)
 
 

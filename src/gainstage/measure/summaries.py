@@ -10,9 +10,10 @@ import numpy as np
 from gainstage.measure import outcome
 from gainstage.measure.budget import AXES
 from gainstage.measure.curves.learning import Curve, learning_curve, reach, value_at
-from gainstage.measure.evaluate import EvalRecord
+from gainstage.measure.audits.calibration import shared_attempts
+from gainstage.measure.evaluate import EvalRecord, vote_of
 from gainstage.measure.intervals import Estimate, PairedDifference, mean_interval, paired_difference, sampling_error
-from gainstage.measure.metrics import TAX, describe
+from gainstage.measure.metrics import RETAINED, TAX, describe
 from gainstage.measure.outcome import ArmSummary, Comparison, EqualSpend
 from gainstage.measure.runs import ANY_TASK, Arm, RunRecord, read
 from gainstage.measure.statistics import iqm, stratified_bootstrap
@@ -70,17 +71,56 @@ def bootstrap_difference(
     return stratified_bootstrap([pairs], np.mean, level=level)
 
 
+def side_effect_names(numbers: Numbers) -> list[str]:
+    """The side effects of these runs: pass@k for the largest k that was measured, and every retained task, included."""
+    found = {name for row in numbers.values() for name in row}
+    largest = max((k for name in found if (k := _k(name)) > 1), default=0)
+    retained = sorted(name for name in found if name.startswith(RETAINED))
+    return [*TAX, *([f"pass@{largest}"] if largest else []), *retained]
+
+
+def _k(name: str) -> int:
+    """The k of `eval/{task}/pass@{k}`, 0 of any other name."""
+    k = describe(name).name.removeprefix("pass@") if name.startswith("eval/") else ""
+    return int(k) if k.isdigit() else 0
+
+
 def with_side_effects(c: Comparison, arms: Sequence[Arm], numbers: Numbers, level: float) -> Comparison:
     """The comparison with the paired changes of its side effects."""
     if c.verdict == outcome.INCOMPARABLE:
         return c
     base, arm = arms[0], next(a for a in arms if a.name == c.arm)
     effects: dict[str, PairedDifference] = {}
-    for name in TAX:
+    for name in side_effect_names(numbers):
         a, b = (side_effect(side, numbers, name) for side in (arm, base))
         if a and b:
             effects[name] = paired_difference(a, b, level, bounds=describe(name).difference_bounds)
+    if shared := shared_calibration(arm, base):
+        effects["ece/shared"] = paired_difference(*shared, level, bounds=describe("ece/shared").difference_bounds)
     return replace(c, side_effects=effects)
+
+
+def shared_calibration(arm: Arm, base: Arm) -> tuple[list[float], list[float]] | None:
+    """Calibration error of both arms by seed, on the problems that both attempt; None where neither ever declines."""
+    errors: list[tuple[float, float]] = []
+    declined = False
+    for seed in arm.seeds:
+        left, right = _votes(arm.runs[seed]), _votes(base.runs[seed])
+        keys = sorted(left.keys() & right.keys())
+        rows = [list(zip(*(side[key] for key in keys), strict=True)) for side in (left, right)]
+        if not any(a and b for a, b in zip(*(row[2] if row else () for row in rows), strict=True)):
+            return None
+        a, b = shared_attempts((rows[0][0], rows[0][1], rows[0][2]), (rows[1][0], rows[1][1], rows[1][2]))
+        assert a.ece is not None and b.ece is not None, "there are shared attempts"
+        errors.append((a.ece, b.ece))
+        declined |= not all(rows[0][2] + rows[1][2])
+    return ([a for a, _ in errors], [b for _, b in errors]) if declined else None
+
+
+def _votes(run: RunRecord) -> dict[tuple[str, str], tuple[float, bool, bool]]:
+    """Confidence, verdict and attempt of the most frequent answer, by task and problem."""
+    rows = [(task, record.problem_id, vote_of(record)) for task, rs in run.evaluation.items() for record in rs]
+    return {(task, problem): vote for task, problem, vote in rows if vote is not None}
 
 
 def side_effect(arm: Arm, numbers: Numbers, name: str) -> list[float]:
@@ -100,7 +140,7 @@ def summary(arm: Arm, scores: dict[int, float], numbers: Numbers, metric: str, l
     """One arm's score with its noise, side effects and spending."""
     values = [scores[seed] for seed in arm.seeds if seed in scores]
     matrix = _matrix(arm, metric, values)
-    effects = {name: row for name in TAX if (row := side_effect(arm, numbers, name))}
+    effects = {name: row for name in side_effect_names(numbers) if (row := side_effect(arm, numbers, name))}
     runs = list(arm.runs.values())
     return ArmSummary(
         name=arm.name,
@@ -159,7 +199,9 @@ def draw_curves(
     arms: Sequence[Arm], metric: str, names: set[str], level: float
 ) -> dict[str, dict[str, dict[str, Curve]]]:
     out: dict[str, dict[str, dict[str, Curve]]] = {}
-    wanted = [metric, *(name for name in (ANY_TASK + "pass@16",) if name != metric), *CURVES]
+    measured = {name for arm in arms for run in arm.runs.values() for row in run.curve for name in row}
+    widest = ANY_TASK + f"pass@{max((_k(name) for name in measured), default=0)}"
+    wanted = [metric, *(name for name in (widest,) if name != metric), *CURVES]
     for name in wanted:
         for axis in (axis for axis in AXES if f"budget/{axis}" in names):
             drawn = {a.name: learning_curve({s: r.curve for s, r in a.runs.items()}, name, axis, level) for a in arms}

@@ -61,12 +61,17 @@ def differences(report: Report) -> Table:
     shown = describe(report.metric)
     unit = f" ({shown.change_unit})" if shown.change_unit else ""
     level = _percent(report.level)
+    kind = "an interval that holds at every look" if report.sequential else "its t interval"
+    test = "mixture over t statistics, looked at after every seed" if report.sequential else "two-sided paired t test"
     columns = [
         Column("arm", "", False),
-        Column(f"difference{unit}", f"mean of the paired differences over seeds, with its t interval at {level}"),
+        Column(f"difference{unit}", f"mean of the paired differences over seeds, with {kind} at {level}"),
         Column("P(better)", f"chance that a run of the arm beats a run of {report.baseline}; ties count one half"),
-        Column("p\u00a0(Holm)", "two-sided paired t test, corrected by Holm for the number of comparisons"),
-        Column("detectable", "smallest true difference that this many seeds with this spread find four times in five"),
+        Column("p\u00a0(Holm)", f"{test}, corrected by Holm for the number of comparisons"),
+        Column(
+            "detectable",
+            "smallest true difference that this many seeds with this spread find four times in five, after Holm",
+        ),
         Column("verdict", "confirmed only if the corrected test rejects equality", False),
     ]
     rows = [
@@ -111,9 +116,10 @@ def scores(report: Report) -> Table:
 
 def side_effects(report: Report) -> Table:
     """What the gain cost: length, entropy, divergence, large k, honesty; with the change against the baseline."""
-    names = list(dict.fromkeys(name for arm in report.arms for name in arm.side_effects))
-    names = [name for name in names if name != describe(report.metric).name]
     changes = {c.arm: c.side_effects for c in report.comparisons}
+    in_arms = [name for arm in report.arms for name in arm.side_effects]
+    names = list(dict.fromkeys([*in_arms, *(name for change in changes.values() for name in change)]))
+    names = [name for name in names if name != describe(report.metric).name]
     columns = [Column("arm", "", False)]
     for name in names:
         shown = describe(name)
