@@ -10,6 +10,7 @@ from scipy import stats
 from gainstage.measure import outcome
 from gainstage.measure.audits.contamination import Overlap
 from gainstage.measure.compare import compare, difference
+from gainstage.measure.intervals import power
 from gainstage.measure.outcome import Report
 from gainstage.measure.runs import ParityManifest, RunRecord
 
@@ -287,3 +288,54 @@ def test_a_a_comparisons_rarely_claim_a_gain():
         scores = {arm: by_seed(shared + rng.normal(0, 0.02, 3)) for arm in "abc"}
         claims += compare(plain_runs(scores)).verdict != outcome.NONE
     assert claims <= 9
+
+
+def test_a_sequential_verdict_holds_at_every_look_and_says_when_it_stood():
+    rng = np.random.default_rng(8)
+    base = rng.normal(0.5, 0.05, 8)
+    scores = {"a": by_seed(base), "b": by_seed(base + 0.1 + rng.normal(0, 0.01, 8)),
+              "c": by_seed(base + rng.normal(0, 0.01, 8))}  # fmt: skip
+    fixed, report = compare(plain_runs(scores)), compare(plain_runs(scores), sequential=True)
+    b, c = report.comparisons
+    assert report.sequential and b.verdict == outcome.GAIN and b.settled and 4 <= b.decided_after < 8
+    assert c.verdict == outcome.NONE and not c.settled and c.decided_after is None
+    assert f"decided after {b.decided_after} seeds" in report.sentence and "at any stop" in report.context
+    assert b.difference.high > fixed.comparisons[0].difference.high and b.detectable is None
+    assert Report.from_json(report.to_json()) == report
+    assert compare(plain_runs(scores), sequential=True, better="lower").comparisons[0].verdict == outcome.LOSS
+
+
+def test_a_sequential_verdict_once_found_is_not_lost_by_further_seeds():
+    early = [0.1, 0.11, 0.09, 0.1, 0.105, 0.095]
+    scores = lambda d: {"a": by_seed([0.5] * len(d)), "b": by_seed([0.5 + x for x in d])}  # noqa: E731
+    found = compare(plain_runs(scores(early)), sequential=True).comparisons[0]
+    later = compare(plain_runs(scores([*early, -0.2])), sequential=True).comparisons[0]
+    assert found.verdict == later.verdict == outcome.GAIN
+    assert found.decided_after == later.decided_after and later.difference.p == found.difference.p
+    assert compare(plain_runs(scores([*early, -0.2]))).comparisons[0].verdict == outcome.NONE
+
+
+def test_three_seeds_cannot_be_decided_sequentially():
+    report = compare(plain_runs({"a": by_seed([0.1, 0.11, 0.1]), "b": by_seed([0.9, 0.9, 0.91])}), sequential=True)
+    assert report.verdict == outcome.NONE and "too few to be decided at every look" in report.sentence
+
+
+def test_an_interval_inside_of_what_matters_settles_it():
+    base = np.array([0.5, 0.6, 0.55, 0.52, 0.58])
+    near = base + np.array([0.001, -0.001, 0.0005, -0.0005, 0.0])
+    scores = {"a": by_seed(base), "b": by_seed(near)}
+    for sequential in (False, True):
+        c = compare(plain_runs(scores), effect=0.02, sequential=sequential).comparisons[0]
+        assert c.verdict == outcome.NONE and c.settled and "smaller than 2.0 points" in c.reason
+    assert not compare(plain_runs(scores), effect=0.0001).comparisons[0].settled
+    with pytest.raises(ValueError, match="effect must be positive"):
+        compare(plain_runs(scores), effect=0.0)
+
+
+def test_detectable_pays_for_the_number_of_arms():
+    base = np.array([0.5, 0.6, 0.55, 0.52, 0.58])
+    b, c = base + np.array([0.01, -0.01, 0.02, 0, 0.01]), base + np.array([0.01, 0.02, 0.02, 0, -0.01])
+    two = compare(plain_runs({"a": by_seed(base), "b": by_seed(b)})).comparisons[0]
+    three = compare(plain_runs({"a": by_seed(base), "b": by_seed(b), "c": by_seed(c)})).comparisons[0]
+    assert three.detectable > two.detectable
+    assert power(three.detectable, three.difference.sd, 5, 0.025) == pytest.approx(0.8, abs=1e-6)

@@ -193,8 +193,10 @@ def test_power_and_its_inverses():
 
 
 def test_bootstrap_resamples_within_strata():
-    low_high = s.stratified_bootstrap([np.zeros(4), np.ones(4)], np.mean, replicates=200)
-    assert (low_high.low, low_high.high) == (0.5, 0.5)
+    apart = s.stratified_bootstrap([np.array([0.0, 0.1]), np.array([10.0, 10.1])], np.mean, replicates=200)
+    assert (apart.low, apart.high) == pytest.approx((5.0, 5.1)), "never two runs of the same stratum more"
+    equal = s.stratified_bootstrap([np.ones(4), np.ones(4)], np.mean, replicates=200)
+    assert equal.value == 1.0 and equal.low is None and equal.high is None, "no claim of certainty"
     assert s.stratified_bootstrap([np.array([0.3])]) is None
     with pytest.raises(ValueError, match="shape"):
         s.stratified_bootstrap([np.zeros((2, 2, 2))])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,8 @@ from gainstage.measure.runs import (
     read,
     tasks_of,
 )
-from gainstage.measure.statistics import holm, probability_of_improvement
+from gainstage.measure.sequential import sequential_difference
+from gainstage.measure.statistics import probability_of_improvement
 from gainstage.measure.summaries import (
     bootstrap_difference,
     difference_noise,
@@ -34,11 +34,11 @@ from gainstage.measure.summaries import (
     summary,
     with_side_effects,
 )
+from gainstage.measure.verdicts import Plan, judge
 from gainstage.measure.wording import contamination, context, notes, overall, sentence, warnings
 
 __all__ = ["Arm", "ParityManifest", "Report", "RunRecord", "compare", "difference"]
 
-FEWEST_SEEDS = 3
 FINAL = "final evaluation"
 Scores = dict[str, dict[int, float]]
 
@@ -52,6 +52,8 @@ def compare(
     better: str = "higher",
     level: float = 0.95,
     tolerance: float = 0.05,
+    sequential: bool = False,
+    effect: float | None = None,
     title: str = "",
     created: str = "",
 ) -> Report:
@@ -68,6 +70,8 @@ def compare(
         better: "higher" or "lower".
         level: coverage of the intervals; 1 - level is the error rate kept by Holm over all comparisons.
         tolerance: relative difference of spending that counts as equal.
+        sequential: the number of seeds was not fixed beforehand: intervals and p values that hold at every look.
+        effect: smallest difference that matters; an interval inside of it ends a sequential comparison, too.
         title, created: printed on top of the report.
 
     Raises:
@@ -75,6 +79,8 @@ def compare(
     """
     if better not in ("higher", "lower"):
         raise ValueError(f"compare: better must be 'higher' or 'lower', got {better!r}")
+    if effect is not None and not effect > 0:
+        raise ValueError(f"compare: effect must be positive, got {effect}")
     arms = group(runs, baseline)
     if len(arms) < 2:
         raise ValueError(f"compare needs at least two arms, got {[arm.name for arm in arms]}")
@@ -86,8 +92,9 @@ def compare(
     scores, basis = _scores(arms, numbers, metric, axis, tolerance)
     pairs = [(arms[0], arm) for arm in arms[1:]]
     uneven = [axis if basis == FINAL and _unequal(_spends(pair, axis), tolerance) else "" for pair in pairs]
-    comparisons = [_compare(*pair, scores, metric, better, level, why) for pair, why in zip(pairs, uneven, strict=True)]
-    comparisons = _judge(comparisons, better, level)
+    plan = Plan(metric, better, level, len(pairs), sequential, effect)
+    comparisons = [_compare(*pair, scores, plan, why) for pair, why in zip(pairs, uneven, strict=True)]
+    comparisons = judge(comparisons, plan)
     comparable = [c.arm for c in comparisons if c.verdict != outcome.INCOMPARABLE]
     comparisons = [with_side_effects(c, arms, numbers, level) for c in comparisons]
     first = arms[0].runs[arms[0].seeds[0]].manifest
@@ -100,7 +107,7 @@ def compare(
         level=level,
         verdict=overall(comparisons),
         sentence=sentence(comparisons, metric),
-        context=context(arms, metric, axis, tasks_of(names, metric)),
+        context=context(arms, metric, axis, tasks_of(names, metric), sequential),
         basis=basis,
         arms=[summary(arm, scores[arm.name], numbers, metric, level) for arm in arms],
         comparisons=comparisons,
@@ -111,6 +118,7 @@ def compare(
         notes=notes(arms),
         warnings=warnings(arms, axis, basis),
         created=created,
+        sequential=sequential,
     )
 
 
@@ -155,8 +163,9 @@ def _unequal(spends: Sequence[float], tolerance: float) -> bool:
     return max(spends) > (1 + tolerance) * min(spends)
 
 
-def _compare(base: Arm, arm: Arm, scores: Scores, metric: str, better: str, level: float, uneven: str) -> Comparison:
+def _compare(base: Arm, arm: Arm, scores: Scores, plan: Plan, uneven: str) -> Comparison:
     """One arm against the baseline, before Holm. `uneven`: what was spent unequally with no curve to mend it."""
+    metric, level = plan.metric, plan.level
     differing = _differing(base, arm)
     for side in (base, arm):
         for seed in side.seeds:
@@ -170,7 +179,8 @@ def _compare(base: Arm, arm: Arm, scores: Scores, metric: str, better: str, leve
     shown = describe(metric)
     a = [scores[arm.name][seed] for seed in arm.seeds]
     b = [scores[base.name][seed] for seed in arm.seeds]
-    pair = paired_difference(a, b, level, difference_noise(base, arm, metric), shown.difference_bounds)
+    measure = sequential_difference if plan.sequential else paired_difference
+    pair = measure(a, b, level, difference_noise(base, arm, metric), shown.difference_bounds)
     chance = probability_of_improvement(a, b)
     return Comparison(
         arm.name,
@@ -178,8 +188,10 @@ def _compare(base: Arm, arm: Arm, scores: Scores, metric: str, better: str, leve
         outcome.NONE,
         difference=pair,
         bootstrap=bootstrap_difference(base, arm, a, b, metric, level),
-        probability=chance if better == "higher" else 1 - chance,
-        detectable=minimum_detectable_effect(pair.sd, pair.n, 1 - level) if pair.sd else None,
+        probability=chance if plan.better == "higher" else 1 - chance,
+        detectable=None
+        if plan.sequential or not pair.sd
+        else minimum_detectable_effect(pair.sd, pair.n, (1 - level) / plan.comparisons),
         reason=_contaminated(base, arm),
     )
 
@@ -202,30 +214,3 @@ def _differing(base: Arm, arm: Arm) -> dict[str, list[Any]]:
 def _contaminated(base: Arm, arm: Arm) -> str:
     overlaps = [run.contamination.get("exact") for side in (base, arm) for run in side.runs.values()]
     return next((overlap.message for overlap in overlaps if overlap is not None and overlap.count), "")
-
-
-def _judge(comparisons: Sequence[Comparison], better: str, level: float) -> list[Comparison]:
-    """Verdicts after Holm over all comparisons that have a p value."""
-    tested = {c.arm: c.difference.p for c in comparisons if c.difference is not None and c.difference.p is not None}
-    adjusted = dict(zip(tested, holm(list(tested.values())), strict=True))
-    return [
-        c if c.verdict == outcome.INCOMPARABLE else _verdict(c, adjusted.get(c.arm), better, level) for c in comparisons
-    ]
-
-
-def _verdict(c: Comparison, p: float | None, better: str, level: float) -> Comparison:
-    d = c.difference
-    assert d is not None, "a comparable arm has a difference"
-    if c.reason:
-        return replace(c, verdict=outcome.CONTAMINATED, p_holm=p)
-    if d.n == 1:
-        return replace(c, reason="one seed gives no interval")
-    if d.n < FEWEST_SEEDS:
-        return replace(c, p_holm=p, reason=f"{d.n} seeds are too few for a verdict; run at least {FEWEST_SEEDS}")
-    if d.low is None or p is None:
-        return replace(c, p_holm=p, reason="no spread over seeds: no interval")
-    if p <= 1 - level:
-        won = (d.value > 0) == (better == "higher")
-        return replace(c, p_holm=p, verdict=outcome.GAIN if won else outcome.LOSS)
-    reason = "its interval alone leaves out zero, but not after Holm's correction" if d.excludes_zero else ""
-    return replace(c, p_holm=p, reason=reason)

@@ -37,6 +37,8 @@ class PairedDifference(Estimate):
     p: float | None = None
     sd: float | None = None
     differences: tuple[float, ...] = ()
+    p_after: tuple[float, ...] = ()
+    """p value after each pair, where every look counts."""
 
 
 def _numbers(name: str, values: Sequence[float]) -> np.ndarray:

@@ -52,10 +52,14 @@ class Comparison:
     probability: float | None = None
     """P(a run of the arm scores better than a run of the baseline), ties one half."""
     detectable: float | None = None
-    """Smallest true difference that so many pairs with such a spread find four times in five."""
+    """Smallest true difference that so many pairs with such a spread find four times in five, alone among the arms."""
     differing: dict[str, list[Any]] = field(default_factory=dict)
     """Manifest field -> values in the baseline and in the arm."""
     side_effects: dict[str, PairedDifference] = field(default_factory=dict)
+    settled: bool = False
+    """More seeds would change nothing: a verdict stands, or any difference is smaller than what matters."""
+    decided_after: int | None = None
+    """Seeds after which a sequential comparison found its gain or loss."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +95,10 @@ class Report:
     notes: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     created: str = ""
+    sequential: bool = False
+    """Intervals and p values hold however often was looked."""
+    looks: list[int] = field(default_factory=list)
+    """Numbers of seeds at which this comparison was reported before."""
 
     @property
     def baseline(self) -> str:
@@ -128,7 +136,10 @@ def _estimate(data: Mapping[str, Any] | None) -> Estimate | None:
 
 
 def _pair(data: Mapping[str, Any] | None) -> PairedDifference | None:
-    return PairedDifference(**{**data, "differences": tuple(data["differences"])}) if data else None
+    if not data:
+        return None
+    pairs = {name: tuple(data.get(name, ())) for name in ("differences", "p_after")}
+    return PairedDifference(**{**data, **pairs})
 
 
 def _arm(data: Mapping[str, Any]) -> ArmSummary:

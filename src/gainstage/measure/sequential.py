@@ -102,15 +102,16 @@ def sequential_difference(
     fixed = paired_difference(a, b, level, noise, bounds)
     scale = float(np.abs(np.concatenate((np.asarray(a, dtype=float), np.asarray(b, dtype=float)))).max())
     intervals = [one for n in range(2, fixed.n + 1) if (one := _interval(fixed.differences[:n], level, noise, scale))]
-    p = float(anytime_p(fixed.differences, noise, scale)[-1]) if fixed.n > 1 else None
+    p_after = tuple(float(p) for p in anytime_p(fixed.differences, noise, scale))
+    bare = replace(fixed, low=None, high=None, method=METHOD, p=p_after[-1] if fixed.n > 1 else None, p_after=p_after)
     if not intervals:
-        return replace(fixed, low=None, high=None, method=METHOD, p=p)
+        return bare
     low, high = max(one[0] for one in intervals), min(one[1] for one in intervals)
     if low > high:
         low, high = intervals[-1]
     if bounds is not None:
         low, high = max(low, bounds[0]), min(high, bounds[1])
-    return replace(fixed, low=low, high=high, method=METHOD, p=p)
+    return replace(bare, low=low, high=high)
 
 
 def _interval(differences: Sequence[float], level: float, noise: float, scale: float) -> tuple[float, float] | None:

@@ -16,6 +16,7 @@ from gainstage.measure.intervals import (
     clustered_rate,
     mean_interval,
     minimum_detectable_effect,
+    no_spread,
     paired_difference,
     power,
     runs_needed,
@@ -79,8 +80,9 @@ def stratified_bootstrap(
     of all strata and an `axis`, as `np.mean` does.
 
     Returns:
-        the estimate, or None where a stratum has one run only. The interval is too narrow below some ten runs and
-        must not carry a verdict.
+        the estimate, or None where a stratum has one run only. Without any spread (all runs at 100 %) it has no
+        interval: a width of zero would be a claim of certainty. The interval is too narrow below some ten runs and must
+        not carry a verdict.
 
     Raises:
         ValueError: no stratum, an empty one, or more than two axes.
@@ -97,8 +99,10 @@ def stratified_bootstrap(
     rng = np.random.default_rng(seed)
     draws = statistic(np.concatenate([_resample(array, replicates, rng) for array in arrays], axis=-1), axis=-1)
     low, high = np.quantile(draws, [(1 - level) / 2, (1 + level) / 2])
-    runs = min(array.shape[0] for array in arrays)
-    return Estimate(float(point), float(low), float(high), runs, level, "percentile bootstrap")
+    runs, method = min(array.shape[0] for array in arrays), "percentile bootstrap"
+    if no_spread(float(np.ptp(draws)), float(np.abs(draws).max())):
+        return Estimate(float(point), n=runs, level=level, method=method)
+    return Estimate(float(point), float(low), float(high), runs, level, method)
 
 
 def _resample(array: np.ndarray, replicates: int, rng: np.random.Generator) -> np.ndarray:

@@ -40,18 +40,21 @@ def clause(c: Comparison, metric: str) -> str:
     text = f"{c.verdict} for {c.arm}: {shown.change(d.value)}{unit} against {c.baseline}"
     if d.low is not None and d.high is not None:
         text += f", {100 * d.level:g} % interval {shown.change(d.low)} to {shown.change(d.high)}"
+    if c.decided_after is not None:
+        text += f", decided after {c.decided_after} seeds"
     return text + (f" ({c.reason})" if c.reason else "")
 
 
-def context(arms: Sequence[Arm], metric: str, axis: str, tasks: Sequence[str]) -> str:
+def context(arms: Sequence[Arm], metric: str, axis: str, tasks: Sequence[str], sequential: bool = False) -> str:
     """What was compared: metric, tasks, pairs, and what a run of each arm spent."""
+    looked = ", looked at after each: intervals and p values hold at any stop" if sequential else ""
     where = f" on {', '.join(tasks)}" if tasks else ""
     seeds = len(arms[0].seeds)
     spent = [run.spent.get(axis, 0.0) for arm in arms for run in arm.runs.values()]
     label = describe(f"budget/{axis}").label
     low, high = short(min(spent)), short(max(spent))
     budget = f"{low} {label} a run" if low == high else f"{low} to {high} {label} a run"
-    return f"{describe(metric).label}{where}, {seeds} paired {'seed' if seeds == 1 else 'seeds'}, {budget}"
+    return f"{describe(metric).label}{where}, {seeds} paired {'seed' if seeds == 1 else 'seeds'}{looked}, {budget}"
 
 
 def notes(arms: Sequence[Arm]) -> list[str]:
