@@ -206,7 +206,7 @@ def _calibration(records: Sequence[EvalRecord]) -> dict[str, float]:
             [a.confidence or 0.0 for a in stated], [bool(a.correct) for a in stated], [not a.abstained for a in stated]
         )
     elif votes := [vote for record in records if (vote := vote_of(record)) is not None]:
-        found = calibration(*zip(*votes, strict=True))
+        found = calibration([share for share, _, _ in votes], [y for _, y, _ in votes], [a for _, _, a in votes])
     if found is None or found.ece is None or found.brier is None or found.aurc is None:
         return {}
     return {"ece": found.ece, "brier": found.brier, "aurc": found.aurc}

@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 
 from gainstage.measure import outcome
+from gainstage.measure.audits.calibration import shared_attempts
 from gainstage.measure.budget import AXES
 from gainstage.measure.curves.learning import Curve, learning_curve, reach, value_at
-from gainstage.measure.audits.calibration import shared_attempts
 from gainstage.measure.evaluate import EvalRecord, vote_of
 from gainstage.measure.intervals import Estimate, PairedDifference, mean_interval, paired_difference, sampling_error
 from gainstage.measure.metrics import RETAINED, TAX, describe
