@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from gainstage import checkpoint
+from gainstage.measure.runs import RunRecord
 from gainstage.recipe import load
 from gainstage.registry import RecipeError, component
 from gainstage.running import Run
@@ -158,6 +159,22 @@ def nan_now_and_then(problem, text, *, share: float = 0.5):
     return float("nan") if len(text) % 2 else float(len(text) % 3)
 
 
+@pytest.mark.parametrize("leave", ["import sys; sys.exit(9)", "import os; os._exit(9)"])
+def test_a_component_that_ends_the_program_is_named(leave: str, tmp_path) -> None:
+    file = tmp_path / "leaver.py"
+    file.write_text(f"def my_reward(problem, text):\n    {leave}\n")
+    with pytest.raises(ValueError, match=r"'my_reward'.*exit 9(.|\n)*leaver.py:2 in my_reward"):
+        trainer("grpo", "iterations=1", f"reward={file}:my_reward").run()
+
+    @component("select", f"leaver_{len(leave)}")
+    class Leaver:
+        def keep(self, trajs, ctx):
+            exec(leave)
+
+    with pytest.raises(RunError, match=rf"select\.leaver_{len(leave)}\.keep: it asked the whole program to end"):
+        trainer("grpo", "iterations=1", f"select=[{{shuffle: {{samples: 2}}}}, leaver_{len(leave)}]").run()
+
+
 def test_non_finite_reward_drops_its_row_counted_and_named() -> None:
     rows: list[dict[str, float]] = []
     made = trainer("grpo", "iterations=2", "reward=nan_now_and_then", on_row=rows.append)
@@ -183,7 +200,7 @@ def test_non_finite_step_never_reaches_the_weights(tmp_path) -> None:
 
 
 def test_run_folder_holds_everything(tmp_path) -> None:
-    recipe = load("grpo", [*TINY, "iterations=3", "save.every=0.3", "evaluate.every=0.5"])
+    recipe = load("grpo", [*TINY, "iterations=3", "save.every=0.3", "evaluate.every=0.5", "evaluate.final_problems=4"])
     with RunFolder.create("whole", parent=tmp_path) as folder:
         record = Run(recipe, folder).execute()
     rows = read_metrics(folder.path)
@@ -200,6 +217,13 @@ def test_run_folder_holds_everything(tmp_path) -> None:
         assert (folder.path / name).is_file(), name
     assert list((folder.path / "rollouts").glob("*.parquet"))
     assert record.spent["generated_tokens"] > 0 and record.evaluation_spent["generated_tokens"] > 0
+    assert record.curve[-1]["eval/arithmetic/pass@1"] == record.numbers()["eval/arithmetic/pass@1"]
+    assert record.final["eval/arithmetic/greedy"] is not None and "eval/arithmetic/greedy" in rows[0]
+    assert [r.problem_id for r in record.before["arithmetic"]] == [
+        r.problem_id for r in record.evaluation["arithmetic"]
+    ]
+    assert RunRecord.from_json(record.to_json()).before == record.before
+    assert f"| pass@1 | {rows[0]['eval/arithmetic/pass@1']:.4g} [" in (folder.path / "final/README.md").read_text()
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     model = AutoModelForCausalLM.from_pretrained(folder.path / "final")
@@ -230,7 +254,8 @@ def test_killed_run_resumes_to_the_same_bits(tmp_path) -> None:
     again = Run.resume(tmp_path / "b")
     assert again.trainer.iteration in (2, 3)
     with again.folder:
-        again.execute()
+        record = again.execute()
+    assert record.before == {"arithmetic": whole.first} and whole.first
     assert same(weights(whole.trainer), weights(again.trainer))
     first, second = (read_metrics(tmp_path / name) for name in "ab")
     clocks = ("time", "seconds", "budget/seconds")

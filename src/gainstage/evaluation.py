@@ -9,7 +9,7 @@ import torch
 
 from gainstage.chain import Chain
 from gainstage.measure.budget import Meter
-from gainstage.measure.evaluate import Answer, EvalRecord, evaluate
+from gainstage.measure.evaluate import Answer, EvalRecord, evaluate, rate_interval
 from gainstage.ops.noise import mix
 from gainstage.ops.seeding import stream
 from gainstage.registry import RecipeError, build
@@ -56,6 +56,21 @@ def look(
     ask = _sampler(chain, models, seed, temperature, role, start, meter, rows)
     with meter.account("evaluation"), stream(seed, "evaluate"), torch.no_grad():
         return evaluate(ask, problems, samples, batch=max(1, batch // samples))
+
+
+def greedy(
+    chain: Chain, models: Any, problems: Sequence[Problem], *, seed: int, meter: Meter | None = None
+) -> dict[str, float]:
+    """Share of problems that the likeliest answer solves, `eval/{task}/greedy` with its interval's ends.
+
+    Beside pass@1 it tells a policy that knows more from one that merely became surer of what it knew. One answer a
+    problem, neither entropy nor KL: cheap. Empty where the task has no verdicts.
+    """
+    rate = rate_interval(look(chain, models, problems, 1, seed=seed, temperature=0.0, meter=meter))
+    if rate is None or rate.low is None or rate.high is None:
+        return {}
+    name = f"eval/{chain.task.it.name}/greedy"
+    return {name: rate.value, f"{name}/low": rate.low, f"{name}/high": rate.high}
 
 
 def _sampler(

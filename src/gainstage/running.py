@@ -12,7 +12,7 @@ from typing import Any
 from safetensors.torch import save_file
 
 from gainstage import checkpoint
-from gainstage.evaluation import held_out, look
+from gainstage.evaluation import greedy, held_out, look
 from gainstage.measure.audits.contamination import hash_problems, overlap
 from gainstage.measure.evaluate import EvalRecord, summarize
 from gainstage.measure.runs import ParityManifest, RunRecord
@@ -24,6 +24,8 @@ from gainstage.types import Batch
 
 SMALL = 50_000_000
 """Weights up to which a copy of the start is kept to measure the KL from it."""
+BEFORE = "before.json"
+"""Answers of the look before training, in the run's folder."""
 
 
 @dataclass
@@ -49,6 +51,7 @@ class Run:
         )
         self.start = self._start_copy()
         self.curve: list[dict[str, float]] = []
+        self.first: list[EvalRecord] = []
         self.last: list[EvalRecord] = []
 
     # -- life ---------------------------------------------------------------------------------------------------------
@@ -64,8 +67,7 @@ class Run:
             self.folder.write_environment()
         if self.trainer.iteration == 0:
             self._row(
-                {"iteration": 0.0, "progress": 0.0, **self._look(final=False), **self.trainer.meter.metrics()},
-                before=True,
+                {"iteration": 0.0, "progress": 0.0, **self._first_look(), **self.trainer.meter.metrics()}, before=True
             )
         if self.folder and self.trainer.finished and (done := load_record(self.folder.path)) is not None:
             return done
@@ -84,8 +86,12 @@ class Run:
     def finish(self) -> RunRecord:
         """The last look, the last checkpoint, the model folder with its card."""
         recipe = self.recipe.evaluate
-        self.last = self._records(recipe.final_problems or recipe.problems, recipe.final_samples or recipe.samples)
-        numbers = summarize(self.last, ks(recipe.final_samples or recipe.samples), self.task.name)
+        problems, samples = recipe.final_problems or recipe.problems, recipe.final_samples or recipe.samples
+        self.last = self._records(problems, samples)
+        numbers = {**summarize(self.last, ks(samples), self.task.name), **self._greedy(problems)}
+        if problems == recipe.problems:
+            ended = {"iteration": self.trainer.iteration, "progress": 1.0, **self.trainer.meter.metrics(), **numbers}
+            self.curve.append(flat(ended))
         record = self.record(finished=True)
         record.final |= {k: v for k, v in numbers.items() if k not in record.numbers()}
         if self.folder:
@@ -139,6 +145,7 @@ class Run:
             run.warn(f"skipped a damaged checkpoint: {complaint}")
         run.trainer.load_state_dict(state, weights)
         run.curve = [flat(row) for row in read_metrics(path)]
+        run.first = load_before(path)
         run.marks = {key: int(run.trainer.progress / every + 1e-9) for key, every in run._clocks().items()}
         folder.write_environment()
         return run
@@ -159,11 +166,7 @@ class Run:
             self.folder.write_rollouts(iteration, batch)
 
     def _mark(self, trainer: Trainer) -> Mapping[str, float]:
-        return (
-            self._look(final=False)
-            if self._due("evaluate", self.recipe.evaluate.every) and not trainer.finished
-            else {}
-        )
+        return self._look() if self._due("evaluate", self.recipe.evaluate.every) and not trainer.finished else {}
 
     def _clocks(self) -> dict[str, float]:
         return {"save": self.recipe.save.every, "evaluate": self.recipe.evaluate.every}
@@ -189,11 +192,38 @@ class Run:
             start=self.start, meter=self.trainer.meter,
         )  # fmt: skip
 
-    def _look(self, final: bool) -> dict[str, float]:
+    def _look(self) -> dict[str, float]:
         if "policy" not in self.trainer.models:
             return {}
         settings = self.recipe.evaluate
         return summarize(self._records(settings.problems, settings.samples), ks(settings.samples), self.task.name)
+
+    def _first_look(self) -> dict[str, float]:
+        """What the policy can do before training; its answers are kept for the record."""
+        if "policy" not in self.trainer.models:
+            return {}
+        settings = self.recipe.evaluate
+        self.first = self._records(settings.problems, settings.samples)
+        if self.folder:
+            rows = [record.to_dict() for record in self.first]
+            checkpoint.replace_file(self.folder.path / BEFORE, json.dumps(rows).encode())
+        return {**summarize(self.first, ks(settings.samples), self.task.name), **self._greedy(settings.problems)}
+
+    def _greedy(self, problems: int) -> dict[str, float]:
+        """Greedy pass@1; nothing where the evaluation samples greedily anyway."""
+        settings = self.recipe.evaluate
+        if settings.temperature == 0:
+            return {}
+        asked = held_out(self.task, settings.split, problems)
+        return greedy(
+            self.trainer.last_chain, self.trainer.models, asked, seed=self.recipe.seed, meter=self.trainer.meter
+        )
+
+    @property
+    def before(self) -> dict[str, float]:
+        """Held-out numbers before training."""
+        row = self.curve[0] if self.curve and self.curve[0].get("iteration") == -1 else {}
+        return {name: value for name, value in row.items() if name.startswith("eval/")}
 
     def _start_copy(self) -> Any:
         models = self.trainer.models
@@ -240,7 +270,7 @@ class Run:
         target = self.folder.path / "final"
         policy.save(target)
         write_card(
-            target, recipe=self.recipe.model_dump(mode="json"), measured=measured(numbers, self.task.name),
+            target, recipe=self.recipe.model_dump(mode="json"), measured=measured(numbers, self.task.name, self.before),
             base_model=policy.source, dataset=self.task.name, citation=bibtex(self.recipe.paper),
             how_to_run="gainstage train recipe.yaml  # what stands below, in a file of that name",
         )  # fmt: skip
@@ -260,7 +290,8 @@ class Run:
         )  # fmt: skip
         return RunRecord(
             arm=self.arm or self.recipe.name, seed=self.recipe.seed, curve=self.curve,
-            evaluation={self.task.name: self.last} if self.last else {}, spent=meter.snapshot(),
+            evaluation={self.task.name: self.last} if self.last else {},
+            before={self.task.name: self.first} if self.first else {}, spent=meter.snapshot(),
             spent_by=meter.by_component(), evaluation_spent=meter.snapshot("evaluation"), manifest=manifest,
             contamination={"exact": overlap(seen, asked)},
             notes=self.notes() if finished else ["the run was stopped before its end"],
@@ -288,10 +319,15 @@ def flat(row: Mapping[str, Any]) -> dict[str, float]:
     return {key: float(value) for key, value in row.items() if isinstance(value, int | float)}
 
 
-def measured(numbers: Mapping[str, float], task: str) -> dict[str, Any]:
-    """Figures for the card under short names, without the task's prefix."""
+def measured(numbers: Mapping[str, float], task: str, before: Mapping[str, float]) -> dict[str, Any]:
+    """Figures for the card under short names, without the task's prefix; `NAME/before` is that before training."""
     prefix = f"eval/{task}/"
-    return {key.removeprefix(prefix): value for key, value in numbers.items() if key.startswith(prefix)}
+    out = {key.removeprefix(prefix): value for key, value in numbers.items() if key.startswith(prefix)}
+    for key, value in before.items():
+        stem, _, end = key.removeprefix(prefix).rpartition("/")
+        if key in numbers:
+            out[f"{stem}/before/{end}" if end in ("low", "high") else f"{key.removeprefix(prefix)}/before"] = value
+    return out
 
 
 def citation(paper: Any) -> str:
@@ -312,6 +348,14 @@ def bibtex(paper: Any) -> str:
     key = re.sub(r"\W+", "", str(paper["title"]).split()[0].lower()) + fields["year"]
     lines = [f"  {name} = {{{value}}}," for name, value in fields.items() if value]
     return "\n".join([f"@misc{{{key},", *lines, "}"])
+
+
+def load_before(path: Path) -> list[EvalRecord]:
+    """The answers of a run's first look; none where the file is missing or damaged: only the report needs them."""
+    try:
+        return [EvalRecord.from_dict(row) for row in json.loads((path / BEFORE).read_text())]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
 
 
 def load_record(path: Path) -> RunRecord | None:

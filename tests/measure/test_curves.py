@@ -28,6 +28,14 @@ def test_the_last_of_equal_spends_counts_and_spend_never_falls():
         points(rows([(5, 0.1), (4, 0.2)]), "eval/*/pass@1", "generated_tokens")
 
 
+def test_the_look_before_training_stands_at_nothing_spent():
+    curve = [{"eval/t/pass@1": 0.2}, {"budget/generated_tokens": 5, "loss": 1.0}, *rows([(10, 0.6)])]
+    x, y = points(curve, "eval/*/pass@1", "generated_tokens")
+    assert x.tolist() == [0, 10] and y.tolist() == [0.2, 0.6]
+    assert value_at(curve, "eval/*/pass@1", "generated_tokens", 5) == pytest.approx(0.4)
+    assert points(curve, "eval/*/pass@1", "seconds")[0].size == 0, "an axis that was never charged has no curve"
+
+
 def test_training_and_evaluation_metrics_of_one_name_stay_apart():
     curve = [{"budget/seconds": 0, "reward/mean": 9.0, "eval/t/reward/mean": 1.0}]
     assert points(curve, "reward/mean", "seconds")[1].tolist() == [9.0]

@@ -71,6 +71,14 @@ def test_counts_and_values_before_training_join_their_figures(tmp_path: Path):
     assert [m["name"] for m in head["model-index"][0]["results"][0]["metrics"]] == ["pass@1 [0.4, 0.6]", "kl/start"]
 
 
+def test_the_value_before_training_brings_its_own_interval(tmp_path: Path):
+    measured = {"pass@1": 0.5, "pass@1/low": 0.4, "pass@1/high": 0.6}
+    measured |= {"pass@1/before": 0.2, "pass@1/before/low": 0.15, "pass@1/before/high": 0.25}
+    _, body = card(tmp_path, measured)
+    assert "| pass@1 | 0.2 [0.15, 0.25] | 0.5 | [0.4, 0.6], 95 % | 1 seed |" in body
+    assert body.count("| pass@1") == 1 and "/before" not in body
+
+
 def test_the_title_is_that_of_the_run_and_the_paper_is_linked(tmp_path: Path):
     recipe = {"name": "grpo", "paper": {"title": "DeepSeekMath", "arxiv": "2402.03300", "year": 2024}}
     head, body = parts(write_card(tmp_path / "grpo-001" / "final", recipe, {}, base_model="micro"))

@@ -177,7 +177,7 @@ def _one_run(job: Job, tell: Callable[[float, dict[str, float]], None]) -> str:
     assert run.folder is not None
     with run.folder:
         record = run.execute()
-    return final_line(record.numbers(), run.task.name)
+    return final_line(record, run.task.name)
 
 
 def _light(row: dict[str, float]) -> dict[str, float]:

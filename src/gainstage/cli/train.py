@@ -119,7 +119,7 @@ def train(
                 f"stopped at iteration {run.trainer.iteration}; go on with: gainstage train --resume {folder.path}"
             )
             raise typer.Exit(130)
-        progress.finish(folder.name, final_line(record.numbers(), run.task.name))
+        progress.finish(folder.name, final_line(record, run.task.name))
         progress.say(f"model: {folder.path / 'final'}\nall numbers: {folder.path / 'metrics.jsonl'}")
 
 
@@ -170,9 +170,17 @@ def look_note(row: dict[str, float]) -> str:
     return f"held-out pass@1 {rates[0]:.3f}" if rates else ""
 
 
-def final_line(numbers: dict[str, float], task: str) -> str:
-    rate = numbers.get(f"eval/{task}/pass@1")
-    if rate is None:
+def final_line(record: Any, task: str) -> str:
+    """The last word on a run: pass@1 with its interval, that before training, greedy pass@1."""
+    numbers, first = record.numbers(), record.curve[0] if record.curve else {}
+    name = f"eval/{task}/pass@1"
+    if name not in numbers:
         return ""
-    low, high = numbers[f"eval/{task}/pass@1/low"], numbers[f"eval/{task}/pass@1/high"]
-    return f"held-out pass@1 {rate:.3f} [{low:.3f}, {high:.3f}]"
+    text = f"held-out pass@1 {numbers[name]:.3f} [{numbers[f'{name}/low']:.3f}, {numbers[f'{name}/high']:.3f}]"
+    greedy = f"eval/{task}/greedy"
+    if first.get("iteration") == -1 and name in first:
+        text += f", before {first[name]:.3f}"
+    if greedy in numbers:
+        before = f", before {first[greedy]:.3f}" if first.get("iteration") == -1 and greedy in first else ""
+        text += f"; greedy {numbers[greedy]:.3f}{before}"
+    return text

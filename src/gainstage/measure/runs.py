@@ -77,7 +77,7 @@ class RunRecord:
     """One run of one arm, as the command line hands it over.
 
     `curve` rows are flat: `budget/{axis}` amounts and metrics under their log names. `evaluation` holds the final
-    held-out evaluation per task; `final` further final numbers. `spent` is the run's own spending per axis,
+    held-out evaluation per task, `before` that before training; `final` further final numbers. `spent` is the run's own spending per axis,
     `spent_by` the same per component, `evaluation_spent` that of looking on.
     """
 
@@ -85,6 +85,7 @@ class RunRecord:
     seed: int
     curve: list[dict[str, float]] = field(default_factory=list)
     evaluation: dict[str, list[EvalRecord]] = field(default_factory=dict)
+    before: dict[str, list[EvalRecord]] = field(default_factory=dict)
     final: dict[str, float] = field(default_factory=dict)
     spent: dict[str, float] = field(default_factory=dict)
     spent_by: dict[str, dict[str, float]] = field(default_factory=dict)
@@ -103,7 +104,8 @@ class RunRecord:
 
     def to_dict(self) -> dict[str, Any]:
         data = {f.name: getattr(self, f.name) for f in fields(self)}
-        data["evaluation"] = {task: [r.to_dict() for r in records] for task, records in self.evaluation.items()}
+        for name in ("evaluation", "before"):
+            data[name] = {task: [r.to_dict() for r in records] for task, records in data[name].items()}
         data["manifest"] = self.manifest.to_dict() if self.manifest else None
         data["contamination"] = {name: asdict(overlap) for name, overlap in self.contamination.items()}
         return data
@@ -111,7 +113,8 @@ class RunRecord:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> RunRecord:
         read = dict(data)
-        read["evaluation"] = {t: [EvalRecord.from_dict(r) for r in rows] for t, rows in data["evaluation"].items()}
+        for name in ("evaluation", "before"):
+            read[name] = {t: [EvalRecord.from_dict(r) for r in rows] for t, rows in data.get(name, {}).items()}
         read["manifest"] = ParityManifest.from_dict(data["manifest"]) if data.get("manifest") else None
         read["contamination"] = {
             name: Overlap(**{**overlap, "examples": tuple(overlap["examples"])})

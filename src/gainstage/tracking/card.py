@@ -27,6 +27,7 @@ class Figure:
         value: the estimate.
         low, high: the ends of the interval; None where there is none, which the card says.
         base: the same figure before training.
+        base_low, base_high: the ends of its interval.
         n: problems (or episodes) it was measured on.
         seeds: runs it is taken over.
         level: of the interval.
@@ -37,6 +38,8 @@ class Figure:
     low: float | None = None
     high: float | None = None
     base: float | None = None
+    base_low: float | None = None
+    base_high: float | None = None
     n: int | None = None
     seeds: int = 1
     level: float = 0.95
@@ -72,6 +75,15 @@ class Figure:
             return "no interval"
         return f"[{_number(self.low)}, {_number(self.high)}]"
 
+    @property
+    def before(self) -> str:
+        """`0.27 [0.21, 0.33]`: the value before training, with its interval where there is one."""
+        if self.base is None:
+            return ""
+        if self.base_low is None or self.base_high is None:
+            return _number(self.base)
+        return f"{_number(self.base)} [{_number(self.base_low)}, {_number(self.base_high)}]"
+
 
 def write_card(
     folder: str | Path,
@@ -90,8 +102,9 @@ def write_card(
     Args:
         recipe: as resolved; `name`, `paper` and `seed` are told apart, the whole is appended.
         measured: name of a metric (`pass@1`) -> `Figure` or what makes one. Plain numbers under `NAME/low`,
-            `NAME/high` and `NAME/before` are the ends of NAME's interval and its value before training; one under
-            `problems` is the number of problems that all figures were measured on.
+            `NAME/high` and `NAME/before` are the ends of NAME's interval and its value before training (whose own
+            ends are `NAME/before/low` and `NAME/before/high`); one under `problems` is the number of problems that
+            all figures were measured on.
         base_model: name or folder of the model that training started from.
         dataset: name of the task or data set.
         citation: BibTeX of the method's paper.
@@ -129,13 +142,13 @@ def write_card(
 
 def _with_ends(measured: Mapping[str, Any]) -> dict[str, Any]:
     """`x`, `x/low`, `x/high` and `x/before` as one figure, `problems` as the size of all."""
-    parts = {"low": "low", "high": "high", "before": "base"}
+    parts = {"low": "low", "high": "high", "before": "base", "before/low": "base_low", "before/high": "base_high"}
     plain = {name for name, given in measured.items() if isinstance(given, int | float)}
     size = {"n": int(measured["problems"])} if "problems" in plain else {}
     joined: dict[str, Any] = {}
     for name, given in measured.items():
-        stem, _, end = name.rpartition("/")
-        if name in ("problems", "answers") or (end in parts and stem in plain and name in plain):
+        of_another = any(name.endswith(f"/{end}") and name.removesuffix(f"/{end}") in plain for end in parts)
+        if name in ("problems", "answers") or (of_another and name in plain):
             continue
         if name not in plain:
             joined[name] = given
@@ -204,12 +217,11 @@ def _paper(paper: Any) -> str:
 def _table(figures: Mapping[str, Figure]) -> str:
     lines = ["| figure | before | after | interval | measured on |", "|---|---|---|---|---|"]
     for name, figure in figures.items():
-        before = "" if figure.base is None else _number(figure.base)
         value = f"{_number(figure.value)} {figure.unit}".strip()
         interval = figure.interval if figure.low is None else f"{figure.interval}, {100 * figure.level:g} %"
         where = [f"{figure.n} problems"] if figure.n else []
         where.append(f"{figure.seeds} seed{'s' if figure.seeds > 1 else ''}")
-        cells = (name, before, value, interval, ", ".join(where))
+        cells = (name, figure.before, value, interval, ", ".join(where))
         lines.append("| " + " | ".join(map(_cell, cells)) + " |")
     return "\n".join(lines)
 

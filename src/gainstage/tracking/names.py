@@ -64,6 +64,8 @@ NAMES: dict[str, Metric] = {
     "value/mean": Metric("return", "mean of the values that the value function gives to trained decisions"),
     "value/explained_variance": Metric("share", "variance of the returns that the values explain; 1 is perfect"),
     "eval/{task}/pass@{k}": Metric("share", "held-out problems solved by at least one of k answers, unbiased estimate"),
+    "eval/{task}/greedy": Metric("share", "held-out problems that the likeliest answer (temperature 0) solves"),
+    "eval/{task}/greedy/{end}": Metric("share", "an end of the 95 % interval of that share"),
     "eval/{task}/pass@{k}/{end}": Metric("share", "an end of the 95 % interval of that share"),
     "eval/{task}/reward/mean": Metric("reward", "mean reward on held-out problems"),
     "eval/{task}/length/mean": Metric("tokens", "mean length of an answer to a held-out problem"),

@@ -28,22 +28,26 @@ class Curve:
 
 
 def points(rows: Iterable[Mapping[str, float]], metric: str, axis: str) -> tuple[np.ndarray, np.ndarray]:
-    """Spend and value of the rows that have both, "N" each, spend strictly ascending (the last of equal ones counts).
+    """Spend and value of the rows that have the metric, "N" each, spend strictly ascending (the last of equal counts).
+
+    A row before the run's first charge on the axis stands at 0: the look before training is every curve's start.
 
     Raises:
         ValueError: spending went down along the curve.
     """
     found: list[tuple[float, float]] = []
+    spent, charged = 0.0, False
     for row in rows:
-        spend, value = row.get(f"budget/{axis}"), read(row, metric)
-        if spend is None or value is None:
+        charged |= f"budget/{axis}" in row
+        spent = spend = row.get(f"budget/{axis}", spent)
+        if (value := read(row, metric)) is None:
             continue
         if found and spend < found[-1][0]:
             raise ValueError(f"curve of {metric}: budget/{axis} falls from {found[-1][0]} to {spend}")
         if found and spend == found[-1][0]:
             found.pop()
         found.append((float(spend), value))
-    array = np.array(found, dtype=float).reshape(-1, 2)
+    array = np.array(found if charged else [], dtype=float).reshape(-1, 2)
     return array[:, 0], array[:, 1]
 
 
