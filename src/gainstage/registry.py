@@ -19,6 +19,8 @@ from typing import Any, TypeVar
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
+from gainstage.ops.leaving import said, staying
+
 ROOMS = {
     "task": "gainstage.tasks",
     "net": "gainstage.policies",
@@ -209,8 +211,8 @@ def load_plugin(path: str | Path) -> None:
         raise RecipeError(f"plugin {path}: no such file")
     try:
         load_file(file)
-    except Exception as error:
-        raise RecipeError(f"plugin {path} does not run: {type(error).__name__}: {error}") from error
+    except (Exception, SystemExit) as error:
+        raise RecipeError(f"plugin {path} does not run: {said(error)}") from error
 
 
 @functools.lru_cache(maxsize=64)
@@ -226,7 +228,8 @@ def _load_file(file: Path) -> Any:
 
 def load_file(file: Path) -> Any:
     """The module of a user's own file, run once."""
-    return _load_file(file.resolve())
+    with staying():
+        return _load_file(file.resolve())
 
 
 def load_entry_points() -> None:

@@ -10,6 +10,13 @@ from gainstage.measure.budget import Budget, Meter
 from gainstage.recipe import Recipe
 from gainstage.registry import RecipeError
 
+IDLE = 20
+"""Iterations in a row without a charge on any limited axis, after which a run that only a budget ends is stopped."""
+
+
+class NeverEnds(RuntimeError):
+    """Nothing that a run spends brings it nearer to its end; the message names what it does spend."""
+
 
 class Schedule:
     """The phases of a recipe in order, `rounds` times over. It sees the recipe and what was spent, never a tensor.
@@ -27,8 +34,9 @@ class Schedule:
         self.phases = {str(phase["name"]): phase for phase in recipe.phases} or {"main": {}}
         self.order = [(number, name) for number in range(recipe.rounds) for name in self.phases]
         self.budget = Budget(**recipe.budget)
-        self.place, self.in_phase = 0, 0
+        self.place, self.in_phase, self.idle = 0, 0, 0
         self.spent_before: dict[str, float] = {}
+        self.spent_last: dict[str, float] = {}
         for place, (_, name) in enumerate(self.order):
             if self._length(place) is None and not self._limits(place) and not self.budget:
                 where = f"phases.{name}" if recipe.phases else "the recipe"
@@ -63,8 +71,13 @@ class Schedule:
         return min(max(share, self.budget.spent(self.meter)), 1.0)
 
     def advance(self) -> str | None:
-        """Count an iteration; where it ends its phase, go to the next. Returns `round` or `phase` where one begins."""
+        """Count an iteration; where it ends its phase, go to the next. Returns `round` or `phase` where one begins.
+
+        Raises:
+            NeverEnds: only a budget can end the phase, and `IDLE` iterations in a row spent nothing of it.
+        """
         self.in_phase += 1
+        self._watch()
         if self._share() < 1:
             return None
         before = self.order[self.place][0]
@@ -72,6 +85,19 @@ class Schedule:
         if self.over:
             return None
         return "round" if self.order[self.place][0] != before else "phase"
+
+    def _watch(self) -> None:
+        """Count the iterations in a row that brought a phase without a last iteration no nearer to its end."""
+        limits = [*self.budget.limits, *self._limits(self.place)]
+        spent = {axis: self.meter.total(axis) for axis in limits}
+        moved = self._length(self.place) is not None or spent != self.spent_last
+        self.idle, self.spent_last = 0 if moved else self.idle + 1, spent
+        if self.idle >= IDLE:
+            charged = ", ".join(axis for axis, amount in self.meter.snapshot().items() if amount)
+            raise NeverEnds(
+                f"{self.idle} iterations in a row spent nothing of the budget ({', '.join(dict.fromkeys(limits))}), so "
+                f"the run would never end; it spends {charged}: set a budget on one of these, or set iterations"
+            )
 
     def _share(self) -> float:
         """Share of the present phase that is done, by its iterations or its budget, whichever is further."""
@@ -97,8 +123,13 @@ class Schedule:
         return None if spec.get("budget") else self.recipe.iterations
 
     def state_dict(self) -> dict[str, Any]:
-        return {"place": self.place, "in_phase": self.in_phase, "spent_before": dict(self.spent_before)}
+        return {
+            "place": self.place, "in_phase": self.in_phase, "spent_before": dict(self.spent_before),
+            "idle": self.idle, "spent_last": dict(self.spent_last),
+        }  # fmt: skip
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.place, self.in_phase = int(state["place"]), int(state["in_phase"])
         self.spent_before = {key: float(value) for key, value in state["spent_before"].items()}
+        self.idle = int(state.get("idle", 0))
+        self.spent_last = {key: float(value) for key, value in state.get("spent_last", {}).items()}

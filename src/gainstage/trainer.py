@@ -8,14 +8,17 @@ from typing import Any
 
 import torch
 
+from gainstage import state
 from gainstage.chain import Chain, Part, build_chain, total_reward
 from gainstage.measure.budget import Meter
+from gainstage.ops.leaving import said, staying
 from gainstage.ops.noise import mix
 from gainstage.ops.seeding import stream
 from gainstage.policies.snapshots import Models
 from gainstage.recipe import Recipe, phase_recipe
 from gainstage.registry import RecipeError
-from gainstage.schedule import Schedule
+from gainstage.schedule import NeverEnds, Schedule
+from gainstage.spending import check_budget
 from gainstage.tracking.numbers import Log, describe
 from gainstage.types import Batch, Ctx, Problem, Request, Stop, Trajectory, Verdict
 from gainstage.update.learner import NonFinite, optimise
@@ -49,6 +52,7 @@ class Trainer:
         self.schedule = Schedule(recipe, self.meter, self._epoch)
         recipes = [phase_recipe(recipe, index) for index in range(len(self.schedule.phases))]
         self.chains = {name: build_chain(r) for name, r in zip(self.schedule.phases, recipes, strict=True)}
+        check_budget(recipe, self.chains)
         used = [role for chain in self.chains.values() for role in chain.used]
         trained = [role for chain in self.chains.values() for role in chain.trained]
         specs = {k: v for r in recipes for k, v in r.models.items()}
@@ -106,7 +110,10 @@ class Trainer:
             self.enter()
         while not self.finished and not self.stop_requested:
             row = self.iterate()
-            begins = self.schedule.advance()
+            try:
+                begins = self.schedule.advance()
+            except NeverEnds as error:
+                raise RunError(str(error)) from error
             if begins == "round":
                 self.models.event("round")
             if begins:
@@ -305,8 +312,11 @@ class Trainer:
         key = f"{part.key}.{hook}"
         number = self.calls[key] = self.calls.get(key, -1) + 1
         place = self.iteration if hook != "start" else -1 - self.schedule.place
-        with stream(self.recipe.seed, place, key, number), self.meter.booking(part.key):
-            return function(*args)
+        with stream(self.recipe.seed, place, key, number), self.meter.booking(part.key), staying():
+            try:
+                return function(*args)
+            except SystemExit as error:
+                raise RunError(f"{part.key}.{hook}: {said(error)}") from error
 
     def _context(self, chain: Chain) -> Ctx:
         def new_group() -> int:
@@ -328,46 +338,13 @@ class Trainer:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything but the weights: place in the schedule, spending, state of every component entered so far."""
-        parts = {name: {key: it.state_dict() for key, it in stateful(self.chains[name])} for name in self.entered}
-        tasks = {
-            name: self.chains[name].task.it.state_dict()
-            for name in self.entered
-            if self.chains[name].task.has("state_dict")
-        }
-        versions = {name: handle.version for name, handle in self.models.handles.items() if hasattr(handle, "version")}
-        return {
-            "iteration": self.iteration, "empty": self.empty, "schedule": self.schedule.state_dict(),
-            "entered": list(self.entered), "due": dict(self.due), "meter": self.meter.state_dict(),
-            "versions": versions, "artifacts": self.artifacts, "parts": parts, "tasks": tasks,
-        }  # fmt: skip
+        return state.collect(self)
 
-    def load_state_dict(self, state: Mapping[str, Any], weights: Mapping[str, Mapping[str, torch.Tensor]]) -> None:
+    def load_state_dict(self, saved: Mapping[str, Any], weights: Mapping[str, Mapping[str, torch.Tensor]]) -> None:
         """Go on from a saved state. Components are started first, so that there is something to load into."""
         for place, (_, name) in enumerate(self.schedule.order):
-            if name in state["entered"] and name not in self.entered:
+            if name in saved["entered"] and name not in self.entered:
                 self.schedule.place = place
                 self.enter()
-        self.models.load_state_dict(weights, state["versions"])
-        self.schedule.load_state_dict(state["schedule"])
-        self.iteration, self.empty = int(state["iteration"]), int(state["empty"])
-        self.due = {key: int(value) for key, value in state["due"].items()}
-        self.meter.load_state_dict(state["meter"])
-        self.artifacts.clear()
-        self.artifacts.update(state["artifacts"])
-        for name, parts in state["parts"].items():
-            for key, it in stateful(self.chains[name]):
-                if key in parts:
-                    it.load_state_dict(parts[key])
-        for name, task in state["tasks"].items():
-            self.chains[name].task.it.load_state_dict(task)
+        state.restore(self, saved, weights)
         self.ctx = self._context(self.chain)
-
-
-def stateful(chain: Chain) -> Iterator[tuple[str, Any]]:
-    """Everything in a chain that keeps state, under the name it is saved by."""
-    for part in chain:
-        if part.has("state_dict"):
-            yield part.key, part.it
-        for index, transform in enumerate(part.options.get("then", [])):
-            if hasattr(transform, "state_dict"):
-                yield f"{part.key}.then.{index}", transform

@@ -104,7 +104,10 @@ def test_mistakes_are_one_line_and_code_2(
     assert "Traceback" not in result.output
 
 
-@pytest.mark.parametrize("text", ["def f(:", "raise KeyError('x')", "import no_such_module"])
+@pytest.mark.parametrize(
+    "text",
+    ["def f(:", "raise KeyError('x')", "import no_such_module", "raise SystemExit", "import os\nos._exit(0)"],
+)
 def test_a_plugin_that_does_not_run_is_named(text: str, tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(text)
     result = RUN.invoke(app, ["train", "grpo", "--dry-run", "--plugin", str(tmp_path / "own.py")])

@@ -190,6 +190,17 @@ def test_an_exception_shows_line_and_sample(tmp_path):
     assert "row 1" in message and "completion: '5'" in message
 
 
+@pytest.mark.parametrize("call", ["sys.exit(7)", "raise SystemExit(7)", "exit(7)"])
+def test_a_function_that_ends_the_program_is_named_with_its_line(tmp_path, call):
+    source = f"import sys\ndef my_reward(completions, **kw):\n    if '5' in completions:\n        {call}\n    return [0]\n"
+    with pytest.raises(RewardFunctionError) as caught:
+        judge(tmp_path, source, BOTH)
+    message = str(caught.value)
+    assert "'my_reward'" in message and "exit 7" in message and ":4 in" in message and "row 1" in message
+    with pytest.raises(ValueError, match=r"does not run: it asked the whole program to end"):
+        reward(tmp_path, f"import sys\n{call}\n")
+
+
 def test_missing_column_is_named(tmp_path):
     with pytest.raises(RewardFunctionError, match="'level'"):
         judge(tmp_path, "def my_reward(completions, level):\n    return level\n", BOTH)

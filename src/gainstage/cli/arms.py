@@ -29,6 +29,7 @@ def plan_runs(
     from gainstage.chain import build_chain
     from gainstage.recipe import load, phase_recipe
     from gainstage.registry import RecipeError
+    from gainstage.spending import all_axes, example, offer
 
     if len(arms) < 2:
         raise RecipeError("compare needs at least two arms, for instance: gainstage compare grpo rgra")
@@ -37,6 +38,8 @@ def plan_runs(
         raise RecipeError(f"compare: the arm {twice[0]!r} is given twice")
     plan = [_job(arm, seed, shared, home, plugins, threads) for seed in seeds for arm in arms]
     places: dict[Path, str] = {}
+    spent: dict[str, set[str]] = {}
+    limits: dict[str, dict[str, float]] = {}
     for arm, job in zip(arms, plan, strict=False):
         if (twin := places.setdefault(job.folder, arm)) != arm:
             raise RecipeError(
@@ -44,8 +47,15 @@ def plan_runs(
                 "rename one of the files, or spell the changes differently"
             )
         recipe = load(job.recipe, [*job.overrides, "seed=0"])
-        for index in range(len(recipe.phases) or 1):
-            build_chain(phase_recipe(recipe, index))
+        chains = [build_chain(phase_recipe(recipe, index)) for index in range(len(recipe.phases) or 1)]
+        spent[job.arm], limits[job.arm] = all_axes(chains), recipe.budget
+    for arm, axes in spent.items():
+        if limits[arm] and not axes.intersection(limits[arm]):
+            common = set.intersection(*spent.values())
+            raise RecipeError(
+                f"compare: the arm {arm!r} spends no {' and no '.join(limits[arm])}, so this budget would never end "
+                f"it; all arms spend {offer(common)}: give for instance --budget {example(common)}"
+            )
     return plan
 
 
@@ -75,9 +85,14 @@ def write_report(plan: Sequence[Job], home: Path, metric: str) -> Report:
 
 
 def _job(arm: str, seed: int, shared: Sequence[str], home: Path, plugins: Sequence[Path], threads: int) -> Job:
+    from gainstage.recipe import compose
+
     recipe, *own = pieces(arm)
     name = Path(recipe).stem if not own else f"{Path(recipe).stem} ({', '.join(own)})"
-    return Job(name, recipe, (*shared, *own), seed, home / f"{_slug(name)}-seed{seed}", tuple(plugins), threads)
+    unbounded = () if compose(recipe).get("phases") else ("iterations=null",)  # the budget ends every arm
+    return Job(
+        name, recipe, (*unbounded, *shared, *own), seed, home / f"{_slug(name)}-seed{seed}", tuple(plugins), threads
+    )
 
 
 def pieces(arm: str) -> list[str]:

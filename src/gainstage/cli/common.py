@@ -47,8 +47,11 @@ def people_errors(function: Function) -> Function:
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         try:
             return function(*args, **kwargs)
-        except (typer.Exit, typer.Abort, SystemExit):
+        except (typer.Exit, typer.Abort):
             raise
+        except SystemExit as error:  # nothing here leaves like that: a task, a plugin or a library did
+            last = traceback.extract_tb(error.__traceback__)[-1]
+            fail(f"{last.filename}:{last.lineno} asked the whole program to end (exit {error.code!r})", 3)
         except KeyboardInterrupt:
             fail("stopped; nothing was lost that a checkpoint held. Go on with: gainstage train --resume RUN", 130)
         except BrokenPipeError:  # the reader, `head` or `less`, has seen enough

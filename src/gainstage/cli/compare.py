@@ -49,8 +49,9 @@ def compare(
     """Compare methods at one budget, over seeds, and say whether there is a gain.
 
     Without arguments: GRPO, its REINFORCE simplification RGRA and REINFORCE++ on the embedded model. Runs are paired:
-    seed s has the same problems, starting weights and evaluation noise in every arm. Interrupted comparisons go on
-    where they stopped. Writes report.html (offline, self-contained), report.md and report.json.
+    seed s has the same problems, starting weights and evaluation noise in every arm. The budget ends every run, not
+    the recipe's `iterations` (--set iterations=N bounds them again). Interrupted comparisons go on where they
+    stopped. Writes report.html (offline, self-contained), report.md and report.json.
 
     Examples:
 

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gainstage.ops.leaving import said
 from gainstage.registry import component, load_file
 from gainstage.reward.signatures import SIGNATURES, Outcome, Row, row_of, signature_of
 from gainstage.types import Ctx, Trajectory
@@ -68,7 +69,7 @@ class FunctionReward:
         call = SIGNATURES[self.signature].call
         try:
             outcome = _await(call(self.function, rows, ctx))
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise self._explain(error, rows, ctx) from error
         rewards = self._check(outcome.rewards, rows)
         self._keep(outcome, trajs)
@@ -102,7 +103,7 @@ class FunctionReward:
                 if item is not None:
                     trajectory.info[name] = item
 
-    def _explain(self, error: Exception, rows: Sequence[Row], ctx: Ctx) -> RewardFunctionError:
+    def _explain(self, error: BaseException, rows: Sequence[Row], ctx: Ctx) -> RewardFunctionError:
         """The user's line, and the first sample that breaks the function alone."""
         call, index, until = SIGNATURES[self.signature].call, None, time.monotonic() + SEARCH_SECONDS
         for position, row in enumerate(rows):
@@ -110,12 +111,12 @@ class FunctionReward:
                 break
             try:
                 _await(call(self.function, [row], ctx))
-            except Exception as single:
+            except (Exception, SystemExit) as single:
                 index, error = position, single
                 break
         sample = f"row {index}: {rows[index].show()}" if index is not None else f"in a batch of {len(rows)} rows"
         line = user_line(error, self.function)
-        what = f"reward function {self.name!r} ({self.path}): {type(error).__name__}: {error}"
+        what = f"reward function {self.name!r} ({self.path}): {said(error)}"
         return RewardFunctionError("\n".join(part for part in (what, line, sample) if part))
 
 
@@ -137,8 +138,8 @@ def load_function(path: str) -> Callable[..., Any]:
             module = importlib.import_module(source)
     except ValueError:
         raise
-    except Exception as error:
-        raise ValueError(f"reward path {path!r}: {source} does not run: {type(error).__name__}: {error}") from error
+    except (Exception, SystemExit) as error:
+        raise ValueError(f"reward path {path!r}: {source} does not run: {said(error)}") from error
     function = getattr(module, name, None)
     if not callable(function):
         own = {n: v for n, v in vars(module).items() if getattr(v, "__module__", "") == module.__name__}

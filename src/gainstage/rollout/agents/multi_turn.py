@@ -207,6 +207,7 @@ class MultiTurn:
         if completion.stop in (Stop.LENGTH, Stop.CONTEXT):
             episode.stop = completion.stop
             return
+        ctx.meter.charge("env_steps", 1)
         try:
             observation = self._step(episode, text)
         except Exception as error:
