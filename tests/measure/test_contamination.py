@@ -43,3 +43,9 @@ def test_hash_sees_content_and_not_order():
     assert hash_problems([a, b]) == hash_problems([b, a])
     assert hash_problems([a, b]) != hash_problems([a])
     assert hash_problems([a]) != hash_problems([Problem("1", "2+2?", "5")])
+
+
+def test_the_training_set_has_a_provenance_that_order_and_repeats_do_not_change():
+    one = overlap(["a  B", "c"], ["x"]).training_hash
+    assert one == overlap(["c", "A b", "c"], ["y"]).training_hash and len(one) == 16
+    assert one != overlap(["a b", "d"], ["x"]).training_hash

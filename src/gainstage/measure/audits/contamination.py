@@ -20,6 +20,8 @@ class Overlap:
     training: int
     examples: tuple[str, ...] = ()
     """Ids (or texts) of the first few shared evaluation problems."""
+    training_hash: str = ""
+    """Provenance of the training prompts: 16 hex digits of their normalised texts, in any order, repeats once."""
 
     @property
     def share(self) -> float:
@@ -61,7 +63,7 @@ def overlap(training: Iterable[Problem | str], evaluation: Iterable[Problem | st
     asked = list(evaluation)
     shared = [problem for problem in asked if normalise(prompt_text(problem)) in seen]
     names = tuple(p if isinstance(p, str) else p.id for p in shared[:examples])
-    return Overlap(len(shared), len(asked), size, names)
+    return Overlap(len(shared), len(asked), size, names, _hash(sorted(seen)))
 
 
 def ngram_overlap(
@@ -78,7 +80,7 @@ def ngram_overlap(
     """
     if n < 1 or not 0 < share <= 1:
         raise ValueError(f"ngram_overlap: n must be >= 1 and share in (0, 1], got n={n}, share={share}")
-    seen: set[tuple[str, ...]] = set()
+    seen: set[int] = set()  # hashes: a large data set has more n-grams than memory has room for
     size = 0
     for problem in training:
         size += 1
@@ -93,15 +95,20 @@ def ngram_overlap(
     return Overlap(len(shared), len(asked), size, names)
 
 
-def _ngrams(problem: Problem | str, n: int) -> list[tuple[str, ...]]:
+def _ngrams(problem: Problem | str, n: int) -> list[int]:
+    """64-bit hashes of the word n-grams, of this process only."""
     words = normalise(prompt_text(problem)).split()
-    return [tuple(words[i : i + n]) for i in range(len(words) - n + 1)]
+    return [hash(tuple(words[i : i + n])) for i in range(len(words) - n + 1)]
 
 
 def hash_problems(problems: Sequence[Problem]) -> str:
     """Hash of a problem set: prompts and gold answers, in any order, 16 hex digits."""
     rows = ([prompt_text(problem), _plain(problem.answer)] for problem in problems)
     lines = sorted(json.dumps(row, sort_keys=True, default=str, ensure_ascii=False) for row in rows)
+    return _hash(lines)
+
+
+def _hash(lines: Sequence[str]) -> str:
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
 
 
