@@ -77,7 +77,9 @@ def test_answers_without_the_rest_are_counted_where_they_can_be_checked():
     assert PartialPromptAudit((0.6,)).run(LEAKED, CONTROL, encode, source(LEAKED)).solved == {}
 
 
-@pytest.mark.parametrize(("length", "fraction", "want"), [(10, 0.4, 4), (10, 0.8, 8), (2, 0.1, 1), (2, 0.9, 1), (3, 0.99, 2)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("length", "fraction", "want"), [(10, 0.4, 4), (10, 0.8, 8), (2, 0.1, 1), (2, 0.9, 1), (3, 0.99, 2)]
+)
 def test_both_parts_hold_a_token(length, fraction, want):
     assert cut_at(length, fraction) == want
 

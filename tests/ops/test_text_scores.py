@@ -6,13 +6,15 @@ from gainstage.ops.text_scores import longest_common_subsequence, rouge_l
 
 
 def test_rouge_l_of_two_sentences():
-    found = rouge_l("the sum of primes is odd".split(), "the sum of two primes is even".split())
+    candidate, reference = "the sum of primes is odd", "the sum of two primes is even"
+    found = rouge_l(candidate.split(), reference.split())
     assert (found.precision, found.recall, found.f1) == pytest.approx((0.833333, 0.714286, 0.769231), abs=1e-6)
 
 
 @pytest.mark.parametrize(
-    ("a", "b", "want"), [("abcbdab", "bdcaba", 4), ("abc", "abc", 3), ("abc", "xyz", 0), ("", "abc", 0), ("ace", "abcde", 3)]
-)  # fmt: skip
+    ("a", "b", "want"),
+    [("abcbdab", "bdcaba", 4), ("abc", "abc", 3), ("abc", "xyz", 0), ("", "abc", 0), ("ace", "abcde", 3)],
+)
 def test_longest_common_subsequence(a, b, want):
     assert longest_common_subsequence(a, b) == longest_common_subsequence(b, a) == want
 
