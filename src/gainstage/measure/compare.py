@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,21 @@ FINAL = "final evaluation"
 Scores = dict[str, dict[int, float]]
 
 
+@dataclass(frozen=True)
+class Matter:
+    """Runs made ready to be judged: arms (the baseline first), their numbers, and the score of every run."""
+
+    arms: list[Arm]
+    numbers: dict[tuple[str, int], dict[str, float]]
+    names: set[str]
+    axis: str
+    scores: Scores
+    basis: str
+    uneven: list[str]
+    """For each arm behind the baseline the axis that was spent unequally with no curve to mend it, or ""."""
+    plan: Plan
+
+
 def compare(
     runs: Iterable[RunRecord],
     metric: str = "pass@1",
@@ -77,6 +93,51 @@ def compare(
     Raises:
         ValueError: fewer than two arms, a seed twice, an unknown axis, or no run that has the metric.
     """
+    matter = prepare(
+        runs, metric, baseline=baseline, axis=axis, better=better, level=level, tolerance=tolerance,
+        sequential=sequential, effect=effect,
+    )  # fmt: skip
+    arms, numbers, names, metric = matter.arms, matter.numbers, matter.names, matter.plan.metric
+    comparisons = [with_side_effects(c, arms, numbers, level) for c in verdicts(matter)]
+    comparable = [c.arm for c in comparisons if c.verdict != outcome.INCOMPARABLE]
+    first = arms[0].runs[arms[0].seeds[0]].manifest
+    return Report(
+        title=title or " against ".join((", ".join(arm.name for arm in arms[1:]), arms[0].name)),
+        metric=metric,
+        better=better,
+        tasks=tasks_of(names, metric),
+        axis=matter.axis,
+        level=level,
+        verdict=overall(comparisons),
+        sentence=sentence(comparisons, metric),
+        context=context(arms, metric, matter.axis, tasks_of(names, metric), sequential),
+        basis=matter.basis,
+        arms=[summary(arm, matter.scores[arm.name], numbers, metric, level) for arm in arms],
+        comparisons=comparisons,
+        equal_spend=equal_spend(arms, comparable, metric, level),
+        curves=draw_curves(arms, metric, names, level),
+        manifest=first.to_dict() if first else {},
+        contamination=contamination(arms),
+        notes=notes(arms),
+        warnings=warnings(arms, matter.axis, matter.basis),
+        created=created,
+        sequential=sequential,
+    )
+
+
+def prepare(
+    runs: Iterable[RunRecord],
+    metric: str = "pass@1",
+    *,
+    baseline: str | None = None,
+    axis: str | None = None,
+    better: str = "higher",
+    level: float = 0.95,
+    tolerance: float = 0.05,
+    sequential: bool = False,
+    effect: float | None = None,
+) -> Matter:
+    """Group the runs and score them. Arguments and errors as in `compare`."""
     if better not in ("higher", "lower"):
         raise ValueError(f"compare: better must be 'higher' or 'lower', got {better!r}")
     if effect is not None and not effect > 0:
@@ -90,36 +151,16 @@ def compare(
     metric = _full_name(metric, names)
     axis = check_axis(axis) if axis else _axis(arms)
     scores, basis = _scores(arms, numbers, metric, axis, tolerance)
-    pairs = [(arms[0], arm) for arm in arms[1:]]
-    uneven = [axis if basis == FINAL and _unequal(_spends(pair, axis), tolerance) else "" for pair in pairs]
-    plan = Plan(metric, better, level, len(pairs), sequential, effect)
-    comparisons = [_compare(*pair, scores, plan, why) for pair, why in zip(pairs, uneven, strict=True)]
-    comparisons = judge(comparisons, plan)
-    comparable = [c.arm for c in comparisons if c.verdict != outcome.INCOMPARABLE]
-    comparisons = [with_side_effects(c, arms, numbers, level) for c in comparisons]
-    first = arms[0].runs[arms[0].seeds[0]].manifest
-    return Report(
-        title=title or " against ".join((", ".join(arm.name for arm in arms[1:]), arms[0].name)),
-        metric=metric,
-        better=better,
-        tasks=tasks_of(names, metric),
-        axis=axis,
-        level=level,
-        verdict=overall(comparisons),
-        sentence=sentence(comparisons, metric),
-        context=context(arms, metric, axis, tasks_of(names, metric), sequential),
-        basis=basis,
-        arms=[summary(arm, scores[arm.name], numbers, metric, level) for arm in arms],
-        comparisons=comparisons,
-        equal_spend=equal_spend(arms, comparable, metric, level),
-        curves=draw_curves(arms, metric, names, level),
-        manifest=first.to_dict() if first else {},
-        contamination=contamination(arms),
-        notes=notes(arms),
-        warnings=warnings(arms, axis, basis),
-        created=created,
-        sequential=sequential,
-    )
+    uneven = [axis if basis == FINAL and _unequal(_spends((arms[0], arm), axis), tolerance) else "" for arm in arms[1:]]
+    plan = Plan(metric, better, level, len(arms) - 1, sequential, effect)
+    return Matter(arms, numbers, names, axis, scores, basis, uneven, plan)
+
+
+def verdicts(matter: Matter) -> list[Comparison]:
+    """Every arm against the baseline: difference, interval, verdict. No side effects, no curves."""
+    base, *others = matter.arms
+    pairs = zip(others, matter.uneven, strict=True)
+    return judge([_compare(base, arm, matter.scores, matter.plan, uneven) for arm, uneven in pairs], matter.plan)
 
 
 def _full_name(metric: str, names: set[str]) -> str:

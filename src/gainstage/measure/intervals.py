@@ -175,7 +175,7 @@ def sampling_error(correct: Sequence[Sequence[float]]) -> float:
     total = 0.0
     for row in correct:
         size = len(row)
-        rate = (float(np.sum(row)) + 1) / (size + 2)
+        rate = (float(sum(row)) + 1) / (size + 2)
         total += rate * (1 - rate) / (size + 2)
     return math.sqrt(total) / len(correct)
 
