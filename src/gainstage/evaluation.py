@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,6 +19,8 @@ from gainstage.types import Ctx, Problem, Request, Sampling, Stop, Trajectory, c
 
 SUCCESS = 1 - 1e-6
 """A verdict of at least this much is a right answer."""
+LONGEST_KEPT = 64
+"""Characters up to which an answer is kept as it is; of a longer one a digest tells equal from different."""
 
 
 def held_out(task: Any, split: str, count: int) -> list[Problem]:
@@ -54,8 +58,11 @@ def look(
     """
     meter = meter or Meter()
     ask = _sampler(chain, models, seed, temperature, role, start, meter, rows)
+    started = time.perf_counter()
     with meter.account("evaluation"), stream(seed, "evaluate"), torch.no_grad():
-        return evaluate(ask, problems, samples, batch=max(1, batch // samples))
+        records = evaluate(ask, problems, samples, batch=max(1, batch // samples))
+        meter.charge("seconds", time.perf_counter() - started)
+    return records
 
 
 def greedy(
@@ -114,8 +121,20 @@ def _answer(trajectory: Trajectory, task: Any, meter: Meter) -> Answer:
         if verdict.reward is None:
             return Answer(0.0, None, length, Stop.FAILED)
         trajectory.parts["verdict"] = verdict.reward
-        return Answer(verdict.reward, verdict.reward >= SUCCESS, length, trajectory.stop)
+        text = trajectory.info["completion"]
+        return Answer(
+            verdict.reward, verdict.reward >= SUCCESS, length, trajectory.stop,
+            abstained=task.abstains(text) if hasattr(task, "abstains") else None, answer=_kept(task, text),
+        )  # fmt: skip
     return Answer(paid, None, length, trajectory.stop)
+
+
+def _kept(task: Any, text: str) -> str | None:
+    """The final answer in a text, as the task reads it; None where it finds none."""
+    answer = task.extract(text) if hasattr(task, "extract") else text.strip() or None
+    if answer is None or len(answer) <= LONGEST_KEPT:
+        return answer
+    return "digest " + hashlib.sha256(answer.encode()).hexdigest()[:16]
 
 
 def _with_policy_numbers(answers: list[Answer], found: list[Trajectory], policy: Any, start: Any) -> list[Answer]:
