@@ -66,6 +66,8 @@ _KNOWN = (
     Metric("entropy/mean", "entropy", "nats", "mean entropy of the policy per decision, in nats"),
     Metric("kl/start", "KL from start", "nats", "mean divergence from the starting weights per decision, in nats"),
     Metric("kl/ref", "KL from reference", "nats", "mean divergence from the reference policy per decision, in nats"),
+    Metric("kl/sampler", "KL from sampler", "nats", "divergence of the trainer's numbers from the engine's, in nats"),
+    Metric("greedy", "greedy pass@1", "", "share of problems that the likeliest answer (temperature 0) solves", True),
     Metric("abstention", "abstained", "", "share of answers that decline to answer", True),
     Metric("hallucination", "wrong if attempted", "", "share of wrong answers among those attempted", True),
     Metric(

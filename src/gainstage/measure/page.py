@@ -67,6 +67,7 @@ font-variant-numeric:tabular-nums}
 .hit{fill:var(--c);opacity:0}.hit:hover{opacity:.9}
 svg .end{fill:var(--c);font-size:13.5px;font-weight:600}
 .whisker{stroke:var(--c);stroke-width:2.6;stroke-linecap:round}.dot{fill:var(--c)}
+.beyond{fill:var(--c)}svg .cut{font-size:12px;fill:var(--stop)}
 .pair{fill:var(--paper);stroke:var(--c);stroke-width:1.4}
 .curves input{position:absolute;opacity:0;pointer-events:none}
 .curves label{display:inline-block;margin:0 6px 8px 0;padding:4px 12px;border:1px solid var(--rule);border-radius:15px;

@@ -53,6 +53,8 @@ class ParityManifest:
 
 def difference(a: ParityManifest, b: ParityManifest) -> list[str]:
     """Names of the fields in which two manifests differ, dotted inside mappings (`sampling.temperature`)."""
+    if a == b:
+        return []
     left, right = _flat(a.to_dict()), _flat(b.to_dict())
     return [name for name in sorted(left.keys() | right.keys()) if left.get(name) != right.get(name)]
 
@@ -77,8 +79,8 @@ class RunRecord:
     """One run of one arm, as the command line hands it over.
 
     `curve` rows are flat: `budget/{axis}` amounts and metrics under their log names. `evaluation` holds the final
-    held-out evaluation per task, `before` that before training; `final` further final numbers. `spent` is the run's own spending per axis,
-    `spent_by` the same per component, `evaluation_spent` that of looking on.
+    held-out evaluation per task, `before` that before training; `final` further final numbers. `spent` is the run's
+    own spending per axis, `spent_by` the same per component, `evaluation_spent` that of looking on.
     """
 
     arm: str

@@ -3,135 +3,144 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
 from gainstage.measure.curves.learning import Curve
 from gainstage.measure.intervals import PairedDifference
-from gainstage.measure.metrics import Metric, describe, number, short
+from gainstage.measure.metrics import Metric, describe, short
+from gainstage.measure.ticks import Limits, Scale, clipped, limits, nice_ticks, tick_texts
 
 STYLES = 7
-
-
-@dataclass(frozen=True)
-class Scale:
-    """Data to pixels along one direction."""
-
-    low: float
-    high: float
-    start: float
-    end: float
-
-    def __call__(self, value: float) -> float:
-        return self.start + (value - self.low) / (self.high - self.low) * (self.end - self.start)
-
-
-def nice_ticks(low: float, high: float, count: int = 5) -> list[float]:
-    """About `count` round numbers that cover [low, high] (1, 2, 2.5 or 5 times a power of ten apart)."""
-    if not high > low:
-        pad = abs(low) * 0.1 or 1.0
-        low, high = low - pad, low + pad
-    raw = (high - low) / max(count, 1)
-    power = 10.0 ** math.floor(math.log10(raw))
-    step = next(power * m for m in (1, 2, 2.5, 5, 10) if power * m >= raw * 0.999)
-    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    return [round(index * step, 12) for index in range(first, last + 1)]
-
-
-def tick_texts(ticks: Sequence[float], shown: Metric | None) -> list[str]:
-    """Tick labels with as many digits as tell them apart."""
-    if shown is not None and shown.rate:
-        step = 100 * (ticks[1] - ticks[0])
-        return [f"{number(100 * tick, 0 if abs(step - round(step)) < 1e-9 else 1)} %" for tick in ticks]
-    largest = max(abs(tick) for tick in ticks)
-    if largest >= 9_999.5:
-        return [short(tick) for tick in ticks]
-    digits = max(0, -math.floor(math.log10(ticks[1] - ticks[0]) + 1e-9))
-    digits += abs((ticks[1] - ticks[0]) * 10**digits % 1) > 1e-6
-    return [number(tick, digits) for tick in ticks]
 
 
 def _n(value: float) -> str:
     return f"{value:.1f}".removesuffix(".0")
 
 
-def _path(x: Sequence[float], y: Sequence[float]) -> str:
-    return "M" + "L".join(f"{_n(a)} {_n(b)}" for a, b in zip(x, y, strict=True))
-
-
-def _range(curves: Mapping[str, Curve], shown: Metric) -> tuple[float, float]:
-    values = [v for c in curves.values() for v in (*c.mean, *c.low, *c.high)]
-    values += [v for c in curves.values() for _, y in c.seeds.values() for v in y]
-    low, high = min(values), max(values)
-    if shown.rate:
-        low, high = max(0.0, low), min(1.0, high)
-    return low, high
+def _path(points: Sequence[tuple[float, float]]) -> str:
+    return "M" + "L".join(f"{_n(a)} {_n(b)}" for a, b in points)
 
 
 def line_chart(
     curves: Mapping[str, Curve], order: Sequence[str], metric: str, axis: str, *, width: int, height: int, names: bool
 ) -> str:
-    """Learning curves of several arms: mean, band, every seed; `names` writes the arms at the line ends."""
-    shown = describe(metric)
-    right, left, top, bottom = (150 if names else 14), 58, 12, 40
-    y_ticks = nice_ticks(*_range(curves, shown), 5 if height > 260 else 4)
+    """Learning curves of several arms against a budget axis, from nothing spent on."""
     x_end = max(x[-1] for c in curves.values() for x, _ in c.seeds.values())
-    x_ticks = [t for t in nice_ticks(0, x_end, 6 if width > 600 else 4) if t <= x_end * 1.001]
-    xs, ys = Scale(0, x_end, left, width - right), Scale(y_ticks[0], y_ticks[-1], height - bottom, top)
-    label = escape(f"{shown.label} against {describe('budget/' + axis).label}")
-    parts = [f'<svg class="chart" viewBox="0 0 {width} {height}" role="img" aria-label="{label}">']
-    parts += _frame(xs, ys, x_ticks, y_ticks, shown, axis, width, height, bottom)
+    ticks = [t for t in nice_ticks(0, x_end, 6 if width > 600 else 4) if t <= x_end * 1.001]
+    return chart(
+        curves, order, describe(metric), describe(f"budget/{axis}"), (0, x_end), ticks, width=width, height=height,
+        names=names,
+    )  # fmt: skip
+
+
+def chart(
+    curves: Mapping[str, Curve], order: Sequence[str], shown: Metric, across: Metric, ends: tuple[float, float],
+    x_ticks: Sequence[float], *, width: int, height: int, names: bool = False, log: bool = False,
+) -> str:  # fmt: skip
+    """Lines of several arms: mean, band, every seed.
+
+    Args:
+        order: names of the arms; an arm's place is its style.
+        shown, across: what stands upwards and across.
+        ends, x_ticks: what the horizontal axis shows.
+        names: write the arms at the line ends.
+        log: powers of two across.
+    """
+    view = limits(curves, shown)
+    y_ticks = nice_ticks(view.low, view.high, 5 if height > 260 else 4)
+    low, high = y_ticks[0], y_ticks[-1]
+    if view.above is not None or view.below is not None:  # what is cut off stays cut off
+        low = low if view.below is None else view.low
+        high = high if view.above is None else view.high
+        y_ticks = [t for t in nice_ticks(low, high, 6) if low <= t <= high]
+    texts = tick_texts(y_ticks, shown)
+    right, left, bottom = (150 if names else 14), max(58, 18 + round(7.3 * max(map(len, texts)))), 40
+    top = 12 if view.above is None else 26
+    xs, ys = Scale(*ends, left, width - right, log), Scale(low, high, height - bottom, top)
+    parts = [f'<svg class="chart" viewBox="0 0 {width} {height}" role="img"']
+    parts.append(f' aria-label="{escape(f"{shown.label} against {across.label}")}">')
+    parts += _frame(xs, ys, x_ticks, zip(y_ticks, texts, strict=True), across, height, bottom)
     drawn = [(index, name) for index, name in enumerate(order) if name in curves]
-    parts += [_arm(curves[name], index, name, xs, ys, metric, axis) for index, name in drawn]
+    parts += [_arm(curves[name], index, name, xs, ys, shown, across) for index, name in drawn]
+    parts += _beyond(view, [(index, name, curves[name]) for index, name in drawn], xs, ys, shown)
     if names:
         parts += _end_labels(curves, drawn, ys, width - right + 8, top, height - bottom)
     return "".join(parts) + "</svg>"
 
 
 def _frame(
-    xs: Scale, ys: Scale, x_ticks: Sequence[float], y_ticks: Sequence[float], shown: Metric, axis: str, width: int,
-    height: int, bottom: int,
+    xs: Scale, ys: Scale, x_ticks: Sequence[float], y_ticks: Iterable[tuple[float, str]], across: Metric, height: int,
+    bottom: int,
 ) -> list[str]:  # fmt: skip
     parts = []
-    for tick, text in zip(y_ticks, tick_texts(y_ticks, shown), strict=True):
+    for tick, text in y_ticks:
         y = _n(ys(tick))
         parts.append(f'<line class="grid" x1="{_n(xs.start)}" x2="{_n(xs.end)}" y1="{y}" y2="{y}"/>')
         parts.append(f'<text class="tick" x="{_n(xs.start - 8)}" y="{y}" dy=".32em" text-anchor="end">{text}</text>')
     base = height - bottom
-    for tick, text in zip(x_ticks, tick_texts(x_ticks, None), strict=True):
+    for tick, text in zip(x_ticks, tick_texts(x_ticks, across if across.rate else None), strict=True):
         x = _n(xs(tick))
         parts.append(f'<line class="mark" x1="{x}" x2="{x}" y1="{base}" y2="{base + 4}"/>')
         parts.append(f'<text class="tick" x="{x}" y="{base + 17}" text-anchor="middle">{text}</text>')
-    about = describe(f"budget/{axis}")
-    name = about.label if about.unit.lower() in about.label else f"{about.label} ({about.unit})"
+    name = across.label if across.unit.lower() in across.label else f"{across.label} ({across.unit})"
     parts.append(f'<line class="base" x1="{_n(xs.start)}" x2="{_n(xs.end)}" y1="{base}" y2="{base}"/>')
     parts.append(
         f'<text class="name" x="{_n(xs.end)}" y="{base + 33}" text-anchor="end">{escape(name)}'
-        f"<title>{escape(about.meaning)}</title></text>"
+        f"<title>{escape(across.meaning)}</title></text>"
     )
     return parts
 
 
-def _arm(curve: Curve, index: int, name: str, xs: Scale, ys: Scale, metric: str, axis: str) -> str:
-    shown, about = describe(metric), describe(f"budget/{axis}")
+def _arm(curve: Curve, index: int, name: str, xs: Scale, ys: Scale, shown: Metric, across: Metric) -> str:
+    def line(x: Sequence[float], y: Sequence[float]) -> list[tuple[float, float]]:
+        return [(xs(a), ys(b)) for a, b in zip(*clipped(x, y, ys.low, ys.high), strict=True)]
+
     parts = [f'<g class="arm a{index % STYLES} d{index % STYLES}"><title>{escape(name)}</title>']
-    x = [xs(v) for v in curve.x]
     if curve.low:
-        band = _path(x + x[::-1], [ys(v) for v in curve.high] + [ys(v) for v in reversed(curve.low)])
-        parts.append(f'<path class="band" d="{band}Z"/>')
+        band = line(curve.x, curve.high) + line(curve.x, curve.low)[::-1]
+        parts.append(f'<path class="band" d="{_path(band)}Z"/>')
     for seed, (sx, sy) in curve.seeds.items():
-        line = _path([xs(v) for v in sx], [ys(v) for v in sy])
         kind = "seed" if len(curve.seeds) > 1 else "seed only"
-        parts.append(f'<path class="{kind}" d="{line}"><title>{escape(name)}, seed {escape(str(seed))}</title></path>')
-    if len(curve.seeds) > 1 and x:
-        parts.append(f'<path class="mean" d="{_path(x, [ys(v) for v in curve.mean])}"/>')
+        title = f"<title>{escape(name)}, seed {escape(str(seed))}</title>"
+        parts.append(f'<path class="{kind}" d="{_path(line(sx, sy))}">{title}</path>')
+    if len(curve.seeds) != 1 and curve.x:
+        parts.append(f'<path class="mean" d="{_path(line(curve.x, curve.mean))}"/>')
     for at, value, low, high in _hits(curve):
+        if not ys.low <= value <= ys.high:
+            continue
         inside = f" [{shown.text(low)}, {shown.text(high)}]" if low is not None else ""
-        text = f"{name}: {shown.label} {shown.text(value)}{inside} at {short(at)} {about.label}"
+        text = f"{name}: {shown.label} {shown.text(value)}{inside} at {_amount(at, across)}"
         place = f'cx="{_n(xs(at))}" cy="{_n(ys(value))}"'
         parts.append(f'<circle class="hit" {place} r="8"><title>{escape(text)}</title></circle>')
     return "".join(parts) + "</g>"
+
+
+def _amount(value: float, across: Metric) -> str:
+    return across.text(value) if across.rate else f"{short(value)} {across.label}"
+
+
+def _beyond(view: Limits, drawn: Sequence[tuple[int, str, Curve]], xs: Scale, ys: Scale, shown: Metric) -> list[str]:
+    """Arrows where runs leave the axis, and one line that says how far."""
+    out = []
+    sides = ((view.above, ys.high, 1, "\u2191", "up"), (view.below, ys.low, -1, "\u2193", "down"))
+    for limit, edge, sign, arrow, word in sides:
+        if limit is None or sign * limit <= sign * edge:
+            continue
+        tip = ys(edge) - 8 * sign
+        for index, name, curve in drawn:
+            found = [(sign * v, x) for sx, sy in curve.seeds.values() for x, v in zip(sx, sy, strict=True)]
+            value, at = max(found)
+            if value <= sign * edge:
+                continue
+            x, text = xs(at), f"{name}: {shown.label} {shown.text(sign * value)}, beyond this axis"
+            corners = [(x - 4.5, tip + 7 * sign), (x, tip), (x + 4.5, tip + 7 * sign)]
+            title = f"<title>{escape(text)}</title>"
+            out.append(f'<path class="beyond a{index % STYLES}" d="{_path(corners)}Z">{title}</path>')
+        text = f"{arrow} spikes beyond this axis, {word} to {shown.text(limit)}"
+        y = ys(edge) + (-12 if sign > 0 else -6)
+        out.append(f'<text class="cut" x="{_n(xs.end)}" y="{_n(y)}" text-anchor="end">{escape(text)}</text>')
+    return out
 
 
 def _hits(curve: Curve) -> list[tuple[float, float, float | None, float | None]]:
@@ -151,7 +160,7 @@ def _end_labels(
 ) -> list[str]:
     """Names at the line ends, pushed apart where they would touch."""
     gap = 17.0
-    wanted = sorted((ys(_last(curves[name])), index, name) for index, name in drawn)
+    wanted = sorted((ys(min(max(_last(curves[name]), ys.low), ys.high)), index, name) for index, name in drawn)
     places: list[float] = []
     for y, _, _ in wanted:
         places.append(max(y, places[-1] + gap) if places else y)
