@@ -192,7 +192,9 @@ def test_an_exception_shows_line_and_sample(tmp_path):
 
 @pytest.mark.parametrize("call", ["sys.exit(7)", "raise SystemExit(7)", "exit(7)"])
 def test_a_function_that_ends_the_program_is_named_with_its_line(tmp_path, call):
-    source = f"import sys\ndef my_reward(completions, **kw):\n    if '5' in completions:\n        {call}\n    return [0]\n"
+    source = (
+        f"import sys\ndef my_reward(completions, **kw):\n    if '5' in completions:\n        {call}\n    return [0]\n"
+    )
     with pytest.raises(RewardFunctionError) as caught:
         judge(tmp_path, source, BOTH)
     message = str(caught.value)

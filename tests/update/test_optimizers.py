@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from gainstage import registry
 from gainstage.registry import RecipeError
 from gainstage.update.optimizers.build import NonFinite, build_optimizer, clip_and_check, scheduled_lr
 
@@ -147,6 +148,10 @@ def test_tied_weights_are_stepped_once():
         ("sgd", {"momentun": 0.9}, RecipeError, "did you mean 'momentum'"),
         ("adamw", {"lr": -1.0}, ValueError, "lr and weight_decay must be >= 0"),
         ("adamw", {"weight_decay": -1.0}, ValueError, "lr and weight_decay must be >= 0"),
+        ("adamw", {"betas": (0.9, 1.0)}, ValueError, "betas must lie in"),
+        ("muon", {"eps": -1.0}, ValueError, "eps must be >= 0"),
+        ("muon", {"ns_steps": 100}, RecipeError, "ns_steps"),
+        ("muon", {"momentum": 1.0}, RecipeError, "momentum"),
     ],
 )
 def test_wrong_settings_are_named(kind, settings, error, words):
@@ -236,3 +241,24 @@ def test_huge_finite_gradients_are_clipped_not_refused():
 
 def test_no_gradient_at_all_has_norm_zero():
     assert clip_and_check(graded(None, None), 1.0) == 0.0
+
+
+@pytest.mark.parametrize("learner", ["policy", "value", "preference"])
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"optimizer": "adamv"}, "did you mean 'adamw'"),
+        ({"betas": [0.9, 1.5]}, "betas must lie in"),
+        ({"optimizer": {"sgd": {"momentum": -1}}}, "momentum"),
+        ({"optimizer": {"adamw": {"lr": 1.0}}}, "set the learner's own `lr`"),
+    ],
+)
+def test_a_learner_refuses_its_optimizer_when_it_is_built(learner, settings, words):
+    with pytest.raises(RecipeError, match=words):
+        registry.build("update", learner, settings)
+
+
+def test_muon_on_an_old_torch_is_said_when_the_recipe_is_built(monkeypatch):
+    monkeypatch.delattr(torch.optim, "Muon")
+    with pytest.raises(RecipeError, match=r"muon needs torch 2\.9 or later.*pip install"):
+        registry.build("update", "policy", {"optimizer": "muon"})

@@ -55,24 +55,24 @@ class Learner:
             raise ValueError(f"clip must be at least 0 (0 = off), got {self.clip}")
         if self.every < 1:
             raise ValueError(f"every must be at least 1 (2 = each second minibatch), got {self.every}")
+        # on a stand-in, so that a wrong name, setting or torch is said when the recipe is built
+        self._optimizer([("weight", torch.nn.Parameter(torch.zeros(2, 2)))], None)
 
     def start(self, ctx: Ctx) -> None:
         """Build the optimizer over the trained roles' parameters."""
         named = list(self.parameters(ctx))
         if not named:
             raise RecipeError(f"update: nothing to train in roles {self.train}")
+        self.opt = self._optimizer(named, getattr(ctx.models[self.train[0].split(".")[0]], "module", None))
+        self.named = named
+
+    def _optimizer(self, named: list[tuple[str, torch.nn.Parameter]], module: torch.nn.Module | None) -> Any:
+        """Raises RecipeError or ValueError: no such optimizer, or a setting that it refuses."""
         kind, settings = _one(self.optimizer)
-        module = getattr(ctx.models[self.train[0].split(".")[0]], "module", None)
         if "lr" in settings:
             raise RecipeError(f"update: set the learner's own `lr`, not optimizer.{kind}.lr: the schedule works on it")
-        shared: dict[str, Any] = {
-            "lr": self.lr,
-            "betas": self.betas,
-            "eps": self.eps,
-            "weight_decay": self.weight_decay,
-        }
-        self.opt = build_optimizer(named, kind=kind, module=module, **(shared | settings))
-        self.named = named
+        own: dict[str, Any] = {"lr": self.lr, "betas": self.betas, "eps": self.eps, "weight_decay": self.weight_decay}
+        return build_optimizer(named, kind=kind, module=module, **(own | settings))
 
     def parameters(self, ctx: Ctx) -> Iterable[tuple[str, torch.nn.Parameter]]:
         for role in self.train:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer, RMSprop
 
@@ -52,6 +53,11 @@ def build_optimizer(
     if lr < 0 or weight_decay < 0:
         raise ValueError(f"optimizer: lr and weight_decay must be >= 0, got {lr} and {weight_decay}")
     known = find("optimizer", kind).settings
+    both = settings.get("betas", betas)
+    if not all(0 <= beta < 1 for beta in both):
+        raise ValueError(f"optimizer: betas must lie in [0, 1), got {tuple(both)}")
+    if not settings.get("eps", eps) >= 0:
+        raise ValueError(f"optimizer: eps must be >= 0, got {settings.get('eps', eps)}")
     common = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
     chosen = {key: value for key, value in common.items() if key in known} | settings
     return build("optimizer", kind, chosen, f"optimizer.{kind}")(named, module)
@@ -128,16 +134,16 @@ def muon(
     betas: tuple[float, float] = (0.9, 0.999),
     eps: float = 1e-8,
     weight_decay: float = 0.0,
-    momentum: float = 0.95,
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.95,
     nesterov: bool = True,
-    ns_steps: int = 5,
-    lr_scale: float = 1.0,
+    ns_steps: Annotated[int, Field(ge=1, lt=100)] = 5,
+    lr_scale: Annotated[float, Field(gt=0)] = 1.0,
 ) -> Optimizer:
     """Muon for hidden matrices, AdamW for embeddings, heads, norms and biases, as one optimizer.
 
     Matrices step along their orthogonalised momentum, scaled to AdamW's usual update size (arXiv 2502.16982), so
     that `lr` serves both; `lr_scale` multiplies it for the matrices alone. Without `module` embeddings and heads
-    are told by their names.
+    are told by their names. Needs torch 2.9, which brought Muon; an older one is told so when the recipe is built.
     """
     if not hasattr(torch.optim, "Muon"):
         raise ValueError(f"optimizer muon needs torch 2.9 or later, this is {torch.__version__}: pip install -U torch")
