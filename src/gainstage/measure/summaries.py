@@ -57,7 +57,7 @@ def _matrix(arm: Arm, metric: str, scores: Sequence[float]) -> np.ndarray | None
         if not here or any(not r.correct for r in records) or (ids is not None and here != ids):
             return None
         ids = here
-        rows.append([float(np.mean(record.correct)) for record in records])
+        rows.append([sum(right) / len(right) for record in records if (right := record.correct)])
     matrix = np.array(rows)
     return matrix if len(scores) == len(matrix) and np.allclose(matrix.mean(1), scores) else None
 
