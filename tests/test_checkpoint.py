@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import SafetensorError
 
 from gainstage import checkpoint
 
@@ -126,3 +127,96 @@ def test_strays_of_a_killed_writer_are_removed(tmp_path: Path) -> None:
     (stray / "state.json").write_text("{")
     checkpoint.clean(tmp_path)
     assert not stray.exists()
+
+
+@pytest.mark.parametrize("call", ["fsync", "hf", "latest"])
+def test_a_full_disk_is_told_with_the_file_and_what_is_left(
+    call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "run" / "checkpoints"
+    roles = Roles()
+    good = checkpoint.save(root, {**STATE, "iteration": 1}, roles, fingerprint="f")
+
+    def refuse(*args, **kwargs):
+        raise OSError(28, "No space left on device")
+
+    class Policy:
+        def save(self, folder) -> None:
+            raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+    if call == "fsync":
+        monkeypatch.setattr(os, "fsync", refuse)
+    if call == "latest":
+        monkeypatch.setattr(checkpoint, "replace_file", refuse)
+    with pytest.raises(OSError, match="No space left on device") as caught:
+        checkpoint.save(
+            root, {**STATE, "iteration": 2}, roles, fingerprint="f", policy=Policy() if call == "hf" else None
+        )
+    said = str(caught.value)
+    left = root / "000002" if call == "latest" else good
+    assert caught.value.errno == 28 and f"the last checkpoint, {left}, is intact" in said
+    assert f"--resume {tmp_path / 'run'}" in said
+    assert str(root / ("latest" if call == "latest" else "000002")) in said
+    assert "state.json" in said or call != "fsync"
+    monkeypatch.undo()
+    assert checkpoint.newest_good(root) == (left, [])
+
+
+def test_the_first_checkpoint_on_a_full_disk_has_nothing_to_fall_back_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(OSError, match="there is no earlier checkpoint"):
+        checkpoint.save(tmp_path, STATE, Roles(), fingerprint="f")
+
+
+ROWS = [
+    {"id": "a", "prompt": "1+1=", "completion": "2", "reward": 1.0, "tokens": [1, 2]},
+    {"id": "b", "prompt": "ü", "completion": "", "reward": None, "tokens": []},
+]
+
+
+def test_rows_that_a_phase_hands_on_are_parquet(tmp_path: Path) -> None:
+    import pyarrow.parquet as pq
+
+    artifacts = {"round data/1": ROWS, "count": 3, "tensor": torch.arange(3)}
+    folder = checkpoint.save(tmp_path, {**STATE, "artifacts": artifacts}, Roles(), fingerprint="f")
+    file = folder / "artifacts" / "round%20data%2F1.parquet"
+    assert pq.read_table(file).to_pylist() == ROWS
+    assert "completion" not in (folder / "state.json").read_text()
+    state, _, manifest = checkpoint.load(folder)
+    assert list(state["artifacts"]) == list(artifacts) and state["artifacts"]["round data/1"] == ROWS
+    assert state["artifacts"]["count"] == 3 and torch.equal(state["artifacts"]["tensor"], torch.arange(3))
+    assert f"artifacts/{file.name}" in manifest["sha256"]
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(checkpoint.CheckpointError, match="not what was written"):
+        checkpoint.load(folder)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        [],
+        [{}],
+        [{"a": 1}, {"b": 1}],
+        [{"a": 1}, {"a": 2.5}],
+        [{"a": 1}, {"a": "x"}],
+        [{"a": {"x": 1}}, {"a": {"y": 1}}],
+        [{"a": torch.ones(2)}],
+        [{1: 2}],
+        [{"a": 2**70}],
+        {"a": [1, 2]},
+        "text",
+    ],
+)
+def test_what_parquet_would_change_stays_with_the_state(value, tmp_path: Path) -> None:
+    folder = checkpoint.save(tmp_path, {**STATE, "artifacts": {"v": value}}, Roles(), fingerprint="f")
+    assert not (folder / "artifacts").exists()
+    back = checkpoint.load(folder)[0]["artifacts"]["v"]
+    if isinstance(value, list) and value and isinstance(value[0].get("a"), torch.Tensor):
+        assert torch.equal(back[0]["a"], value[0]["a"])
+    else:
+        assert back == value and str(back) == str(value)

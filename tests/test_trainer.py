@@ -63,6 +63,45 @@ def test_resume_from_a_boundary_is_bit_equal(name: str, tmp_path) -> None:
     }
 
 
+def test_a_phase_s_rows_reach_the_next_one_also_after_resume(tmp_path) -> None:
+    """Rejection sampling: a phase samples and hands its rows on, the next one fits them."""
+
+    @component("reward", "hands_on")
+    @dataclass
+    class HandsOn:
+        uses = ()
+
+        def judge(self, trajs, ctx):
+            rows = [{"prompt": t.problem.prompt, "completion": t.info["completion"] or "0"} for t in trajs]
+            ctx.artifacts.setdefault("sampled", []).extend(rows)
+            return [0.0] * len(trajs)
+
+    from gainstage.recipe import check
+
+    recipe = check({
+        "name": "reject", "phases": [
+            {"name": "sample", "iterations": 1, "select": [{"shuffle": {"samples": 2}}], "rollout": ["generate"],
+             "reward": ["hands_on"], "plan": {"groups": 4}},
+            {"name": "fit", "iterations": 2, "store": {"dataset": {"source": "artifact", "artifact": "sampled"}},
+             "update": [{"policy": {"objectives": ["likelihood"], "agg": "token_mean"}}], "plan": {"minibatch": 4}},
+        ],
+    })  # fmt: skip
+    whole = Trainer(recipe)
+    whole.run()
+    cut = Trainer(recipe)
+    for _ in range(3):
+        cut.stop_requested = False
+        cut.on_mark = lambda t: setattr(t, "stop_requested", True) or {}
+        cut.run()
+        folder = checkpoint.save(tmp_path, cut.state_dict(), cut.models, fingerprint="f")
+        assert (folder / "artifacts" / "sampled.parquet").is_file()
+        state, saved, _ = checkpoint.load(folder)
+        cut = Trainer(recipe)
+        cut.load_state_dict(state, saved)
+    assert cut.finished and same(weights(whole), weights(cut))
+    assert cut.artifacts == whole.artifacts and len(cut.artifacts["sampled"]) == 8
+
+
 def test_same_seed_same_bits_and_other_seed_other_bits() -> None:
     first, second, other = (trainer("grpo", "iterations=2", f"seed={seed}") for seed in (3, 3, 4))
     for made in (first, second, other):

@@ -1,8 +1,9 @@
-"""Checkpoints: written beside, checked by hash, renamed into place. Safetensors and JSON only; nothing is unpickled.
+"""Checkpoints: written beside, checked by hash, renamed into place. Safetensors, JSON, Parquet; nothing is unpickled.
 
 checkpoints/000120/  manifest.json   format, recipe fingerprint, versions, iteration, sha256 of every file
   models/<role>.safetensors          every role with weights; frozen ones are hard links after the first time
   state.json, state.safetensors      components, optimizers, meter, place in the schedule
+  artifacts/<name>.parquet           rows that one phase hands to the next
   hf/                                the trained policy as any engine loads it
 latest                               name of the newest one, written last
 """
@@ -23,6 +24,9 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as dump_tensors
+
+from gainstage.tracking.artifacts import from_tables, to_tables
+from gainstage.tracking.files import writing
 
 FORMAT = 1
 
@@ -71,11 +75,15 @@ def unpack(tree: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
 
 
 def write_file(path: Path, data: bytes) -> str:
-    """Write and fsync; returns the sha256."""
-    with open(path, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+    """Write and fsync; returns the sha256. An error names the file."""
+    try:
+        with open(path, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
     return hashlib.sha256(data).hexdigest()
 
 
@@ -114,54 +122,71 @@ def save(
     Raises:
         OSError: the disk refused; nothing that was there is changed and no partial folder stays.
     """
-    root.mkdir(parents=True, exist_ok=True)
     target = root / f"{state['iteration']:06d}"
-    scratch = root / f".{target.name}.{os.getpid()}.tmp"
-    before = latest(root)
-    shutil.rmtree(scratch, ignore_errors=True)
-    try:
-        (scratch / "models").mkdir(parents=True)
-        hashes: dict[str, str] = {}
-        tensors: dict[str, torch.Tensor] = {}
-        hashes["state.json"] = write_file(scratch / "state.json", json.dumps(pack(state, tensors)).encode())
-        hashes["state.safetensors"] = write_file(scratch / "state.safetensors", dump_tensors(tensors))
-        moving = set(models.moving())
-        for role, found in models.state_dict().items():
-            name = f"models/{role}.safetensors"
-            if (
-                role not in moving
-                and before is not None
-                and before.name != target.name
-                and _link(before, scratch, name, hashes)
-            ):
-                continue
-            hashes[name] = write_file(
-                scratch / name, dump_tensors({k: v.detach().cpu().contiguous().clone() for k, v in found.items()})
-            )
-        if policy is not None:
-            policy.save(scratch / "hf")
-            for file in sorted((scratch / "hf").rglob("*")):
-                if file.is_file():
-                    hashes[str(file.relative_to(scratch))] = write_file(file, file.read_bytes())
-        manifest = {
-            "format": FORMAT, "fingerprint": fingerprint, "iteration": state["iteration"], "sha256": hashes,
-            "torch": torch.__version__, "python": platform.python_version(), "machine": platform.machine(),
-            "threads": torch.get_num_threads(),
-        }  # fmt: skip
-        write_file(scratch / "manifest.json", json.dumps(manifest, indent=1).encode())
-        for folder in (scratch / "models", scratch):
-            sync_folder(folder)
-        if target.exists():
-            shutil.rmtree(target)
-        os.rename(scratch, target)
-        sync_folder(root)
-    except BaseException:
+    with writing(target, lambda: _remedy(root)):
+        root.mkdir(parents=True, exist_ok=True)
+        scratch = root / f".{target.name}.{os.getpid()}.tmp"
         shutil.rmtree(scratch, ignore_errors=True)
-        raise
-    replace_file(root / "latest", target.name.encode())
+        try:
+            _fill(scratch, state, models, policy, fingerprint, before=latest(root))
+            if target.exists():
+                shutil.rmtree(target)
+            os.rename(scratch, target)
+            sync_folder(root)
+        except BaseException:
+            shutil.rmtree(scratch, ignore_errors=True)
+            raise
+    with writing(root / "latest", lambda: _remedy(root)):
+        replace_file(root / "latest", target.name.encode())
     for old in complete(root)[:-keep]:
         shutil.rmtree(old, ignore_errors=True)
     return target
+
+
+def _remedy(root: Path) -> str:
+    """What is left after a checkpoint could not be written, and how to go on."""
+    good = latest(root)
+    if good is None:
+        return "there is no earlier checkpoint; make room and start again"
+    return f"the last checkpoint, {good}, is intact: make room and go on with gainstage train --resume {root.parent}"
+
+
+def _fill(
+    scratch: Path, state: Mapping[str, Any], models: Any, policy: Any, fingerprint: str, before: Path | None
+) -> None:
+    """Every file of a checkpoint, the manifest last."""
+    hashes: dict[str, str] = {}
+    tensors: dict[str, torch.Tensor] = {}
+    artifacts, tables = to_tables(state.get("artifacts", {}))
+    for folder in ("models", "artifacts") if tables else ("models",):
+        (scratch / folder).mkdir(parents=True)
+    for file, data in tables.items():
+        hashes[f"artifacts/{file}"] = write_file(scratch / "artifacts" / file, data)
+    packed = pack({**state, "artifacts": artifacts}, tensors)
+    hashes["state.json"] = write_file(scratch / "state.json", json.dumps(packed).encode())
+    hashes["state.safetensors"] = write_file(scratch / "state.safetensors", dump_tensors(tensors))
+    moving = set(models.moving())
+    if before is not None and before.name == f"{state['iteration']:06d}":
+        before = None  # it is about to be replaced
+    for role, found in models.state_dict().items():
+        name = f"models/{role}.safetensors"
+        if role not in moving and before is not None and _link(before, scratch, name, hashes):
+            continue
+        plain = {k: v.detach().cpu().contiguous().clone() for k, v in found.items()}
+        hashes[name] = write_file(scratch / name, dump_tensors(plain))
+    if policy is not None:
+        policy.save(scratch / "hf")
+        for path in sorted((scratch / "hf").rglob("*")):
+            if path.is_file():
+                hashes[str(path.relative_to(scratch))] = write_file(path, path.read_bytes())
+    manifest = {
+        "format": FORMAT, "fingerprint": fingerprint, "iteration": state["iteration"], "sha256": hashes,
+        "torch": torch.__version__, "python": platform.python_version(), "machine": platform.machine(),
+        "threads": torch.get_num_threads(),
+    }  # fmt: skip
+    write_file(scratch / "manifest.json", json.dumps(manifest, indent=1).encode())
+    for folder in ("artifacts", "models", ".") if tables else ("models", "."):
+        sync_folder(scratch / folder)
 
 
 def _link(before: Path, scratch: Path, name: str, hashes: dict[str, str]) -> bool:
@@ -229,10 +254,13 @@ def load(folder: Path) -> tuple[dict[str, Any], dict[str, dict[str, torch.Tensor
     try:
         tensors = load_tensors((folder / "state.safetensors").read_bytes())
         state = unpack(json.loads((folder / "state.json").read_text()), tensors)
+        state["artifacts"] = from_tables(
+            state.get("artifacts", {}), lambda file: (folder / "artifacts" / Path(file).name).read_bytes()
+        )
         weights = {
             path.stem: load_tensors(path.read_bytes()) for path in sorted((folder / "models").glob("*.safetensors"))
         }
-    except (SafetensorError, ValueError, KeyError) as error:
+    except (SafetensorError, ValueError, KeyError, OSError) as error:
         raise CheckpointError(f"{folder}: {error}") from None
     return state, weights, manifest
 

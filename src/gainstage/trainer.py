@@ -342,6 +342,7 @@ class Trainer:
 
     def load_state_dict(self, saved: Mapping[str, Any], weights: Mapping[str, Mapping[str, torch.Tensor]]) -> None:
         """Go on from a saved state. Components are started first, so that there is something to load into."""
+        self.artifacts.update(saved["artifacts"])  # what a phase finds when it starts
         for place, (_, name) in enumerate(self.schedule.order):
             if name in saved["entered"] and name not in self.entered:
                 self.schedule.place = place

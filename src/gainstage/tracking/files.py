@@ -4,8 +4,31 @@ from __future__ import annotations
 
 import json
 import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from safetensors import SafetensorError
+
+
+@contextmanager
+def writing(target: Path, remedy: Callable[[], str]) -> Iterator[None]:
+    """Where the disk refuses (full, read-only, gone), say what was not written, and what to do.
+
+    Raises:
+        OSError: in place of the system's own, which names no file, and of the one that safetensors raises.
+    """
+    try:
+        yield
+    except OSError as error:
+        file = f"{error.strerror or error}" + (f": {error.filename}" if error.filename else "")
+        raise OSError(error.errno, f"{target} was not written ({file}); {remedy()}") from error
+    except SafetensorError as error:
+        if (number := re.search(r"os error (\d+)", str(error))) is None:
+            raise
+        raise OSError(int(number[1]), f"{target} was not written ({error}); {remedy()}") from error
 
 
 def replace_text(path: Path, text: str, *, durable: bool = True) -> None:
