@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -56,7 +57,7 @@ class EvalRecord:
     def n(self) -> int:
         return len(self.answers)
 
-    @property
+    @cached_property
     def correct(self) -> list[bool]:
         """Verdicts of the answers that have one."""
         return [a.correct for a in self.answers if a.correct is not None]

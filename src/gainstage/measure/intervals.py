@@ -6,6 +6,7 @@ intervals of this file.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -155,7 +156,7 @@ def clustered_rate(correct: Sequence[Sequence[float]], level: float = 0.95) -> E
     `p (1 - p) / se^2`, where `se` is the standard error over problems (clusters), held between the number of problems
     and the number of answers; at 0 % and 100 %, where no clustering can be seen, it is the number of problems.
     """
-    means = _numbers("clustered_rate", [float(np.mean(row)) for row in correct])
+    means = _numbers("clustered_rate", [sum(row) / len(row) if len(row) else math.nan for row in correct])
     answers = sum(len(row) for row in correct)
     rate = float(means.mean())
     effective = float(means.size)
@@ -214,10 +215,12 @@ def power(effect: float, sd: float, n: int, alpha: float = 0.05) -> float:
 
 def minimum_detectable_effect(sd: float, n: int, alpha: float = 0.05, target: float = 0.8) -> float | None:
     """Smallest true difference that `n` pairs find with probability `target`; None with fewer than two pairs."""
-    if n < 2:
-        return None
-    if sd == 0:
-        return 0.0
+    return None if n < 2 else _detectable(n, alpha, target) * sd
+
+
+@functools.lru_cache(maxsize=512)
+def _detectable(n: int, alpha: float, target: float) -> float:
+    """The effect in standard deviations."""
 
     def gap(standardised: float) -> float:
         return power(standardised, 1.0, n, alpha) - target
@@ -225,7 +228,7 @@ def minimum_detectable_effect(sd: float, n: int, alpha: float = 0.05, target: fl
     top = 1.0
     while gap(top) < 0:
         top *= 2
-    return float(optimize.brentq(gap, 0.0, top, xtol=1e-8)) * sd
+    return float(optimize.brentq(gap, 0.0, top, xtol=1e-8))
 
 
 def runs_needed(effect: float, sd: float, alpha: float = 0.05, target: float = 0.8, limit: int = 10_000) -> int:
