@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
-from gainstage.chain import Chain
+from gainstage.chain import Chain, Part
+from gainstage.measure.audits.contamination import Overlap, hash_problems, ngram_overlap, overlap
 from gainstage.measure.budget import Meter
 from gainstage.measure.evaluate import Answer, EvalRecord, evaluate, rate_interval
+from gainstage.measure.metrics import RETAINED
+from gainstage.measure.runs import ParityManifest
 from gainstage.ops.noise import mix
 from gainstage.ops.seeding import stream
 from gainstage.registry import RecipeError, build
@@ -19,6 +23,9 @@ from gainstage.types import Ctx, Problem, Request, Sampling, Stop, Trajectory, c
 
 SUCCESS = 1 - 1e-6
 """A verdict of at least this much is a right answer."""
+SEEN = 200_000
+"""Training problems that are compared with the evaluation's; of a task whose splits cannot overlap, `SAMPLED`."""
+SAMPLED = 2_000
 LONGEST_KEPT = 64
 """Characters up to which an answer is kept as it is; of a longer one a digest tells equal from different."""
 
@@ -36,9 +43,13 @@ def held_out(task: Any, split: str, count: int) -> list[Problem]:
 
 
 def engine_of(chain: Chain) -> Any:
-    """The innermost rollout of a recipe; a recipe without rollouts is asked in one turn."""
+    """The innermost rollout of a recipe; a recipe without rollouts is asked in one turn.
+
+    Room that a method gives long answers only to punish them is training's: an evaluation has the task's room.
+    """
     if chain.rollout:
-        return chain.rollout[-1].it
+        engine = chain.rollout[-1].it
+        return replace(engine, extra=0) if getattr(engine, "extra", 0) else engine
     kind = "generate" if "check" in chain.task.it.capabilities else "multi_turn"
     return build("rollout", kind)
 
@@ -78,6 +89,77 @@ def greedy(
         return {}
     name = f"eval/{chain.task.it.name}/greedy"
     return {name: rate.value, f"{name}/low": rate.low, f"{name}/high": rate.high}
+
+
+def retained(
+    chain: Chain, models: Any, tasks: Sequence[Part], problems: int, split: str, *, seed: int, temperature: float,
+    meter: Meter | None = None,
+) -> dict[str, float]:  # fmt: skip
+    """What a policy can still do on other tasks: `retained/{task}`, pass@1 of one answer to each problem."""
+    out = {}
+    for task in tasks:
+        there = replace(chain, task=task, rollout=chain.rollout if _same_kind(chain.task.it, task.it) else [])
+        asked = held_out(task.it, split, problems)
+        rate = rate_interval(look(there, models, asked, 1, seed=seed, temperature=temperature, meter=meter))
+        if rate is None:
+            raise RecipeError(f"evaluate.retain: {task.name} gives no verdicts, so nothing can be counted as right")
+        out[RETAINED + task.name] = rate.value
+    return out
+
+
+def _same_kind(a: Any, b: Any) -> bool:
+    return ("env" in a.capabilities) == ("env" in b.capabilities)
+
+
+def parity(chain: Chain, policy: Any, asked: Sequence[Problem], samples: int) -> ParityManifest:
+    """Everything about an evaluation that has to be equal before two runs may be compared."""
+    engine, task, settings = engine_of(chain), chain.task.it, chain.recipe.evaluate
+    wording = getattr(engine, "wording", None)
+    chat = getattr(getattr(policy, "tokenizer", None), "chat_template", None)
+    template = [wording.tag] if wording else []
+    template += ["chat:" + hashlib.sha256(str(chat).encode()).hexdigest()[:12]] if chat else []
+    stops = getattr(engine, "stop", None)
+    return ParityManifest(
+        problems=hash_problems(asked),
+        model=getattr(policy, "source", ""),
+        template=" ".join(template),
+        verifier=_verifier(chain.task),
+        sampling={"temperature": settings.temperature, **_tails(engine)},
+        samples=samples,
+        max_new=engine.limit(task) if hasattr(engine, "limit") else int(engine.max_new or task.max_new or 0),
+        stop=tuple(getattr(task, "turn_stop", ()) if stops is None else stops),
+        budget=chain.recipe.budget,
+        evaluation={"split": settings.split, "problems": len(asked), **_turns(engine, task)},
+    )
+
+
+def _verifier(task: Part) -> str:
+    """Name and version of what judges: of this package's own, the package's version."""
+    from gainstage import __version__
+
+    own = type(task.it).__module__.startswith("gainstage.")
+    kind = getattr(task.it, "verifier", None)
+    return f"{task.it.name}{f' ({kind})' if isinstance(kind, str) else ''}{f' {__version__}' if own else ''}"
+
+
+def _tails(engine: Any) -> dict[str, Any]:
+    off = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
+    return {name: value for name in off if (value := getattr(engine, name, off[name])) != off[name]}
+
+
+def _turns(engine: Any, task: Any) -> dict[str, Any]:
+    turns = getattr(engine, "max_turns", None) or getattr(task, "max_turns", None)
+    return {"max_turns": turns} if turns else {}
+
+
+def overlaps(tasks: Iterable[Any], asked: Sequence[Problem]) -> dict[str, Overlap]:
+    """`exact` and `ngram` overlap of the training problems of all phases with those of the evaluation."""
+    seen: list[Problem] = []
+    for task in tasks:
+        train = task.problems("train")
+        most = SAMPLED if hasattr(task, "split_of") else SEEN  # a split by content cannot overlap
+        seen += [train[index] for index in range(min(len(train), most))]
+    return {"exact": overlap(seen, asked), "ngram": ngram_overlap(seen, asked)}
 
 
 def _sampler(

@@ -12,10 +12,11 @@ from typing import Any
 from safetensors.torch import save_file
 
 from gainstage import checkpoint
-from gainstage.evaluation import greedy, held_out, look
-from gainstage.measure.audits.contamination import hash_problems, overlap
+from gainstage.chain import build_task
+from gainstage.evaluation import greedy, held_out, look, overlaps, parity, retained
+from gainstage.measure.audits.calibration import Gate
 from gainstage.measure.evaluate import EvalRecord, summarize
-from gainstage.measure.runs import ParityManifest, RunRecord
+from gainstage.measure.runs import RunRecord
 from gainstage.recipe import Recipe, check
 from gainstage.registry import RecipeError
 from gainstage.tracking.folder import RunFolder, read_metrics
@@ -50,6 +51,9 @@ class Run:
             self.recipe, device=self.device, on_row=self._row, on_batch=self._batch, on_mark=self._mark
         )
         self.start = self._start_copy()
+        self.retain = [build_task(entry) for entry in self.recipe.evaluate.retain]
+        self.gate = None if self.recipe.evaluate.gate is None else Gate(**self.recipe.evaluate.gate.model_dump())
+        self.closed = False
         self.curve: list[dict[str, float]] = []
         self.first: list[EvalRecord] = []
         self.last: list[EvalRecord] = []
@@ -69,19 +73,24 @@ class Run:
             self._row(
                 {"iteration": 0.0, "progress": 0.0, **self._first_look(), **self.trainer.meter.metrics()}, before=True
             )
-        if self.folder and self.trainer.finished and (done := load_record(self.folder.path)) is not None:
+        if self.folder and self.ended and (done := load_record(self.folder.path)) is not None:
             return done
         try:
             self.trainer.run()
         except RunError:
             self._save_failed_batch()
             raise
-        if self.trainer.stop_requested and not self.trainer.finished:
+        if self.trainer.stop_requested and not self.ended:
             self._save()
             return self.record(finished=False)
         if self.trainer.iteration == 0:
             raise RunError("the run ended without a single iteration: its budget or `iterations` is too small")
         return self.finish()
+
+    @property
+    def ended(self) -> bool:
+        """Whether there is nothing more to do: schedule or budget are at their end, or the gate has closed."""
+        return self.trainer.finished or self.closed
 
     def finish(self) -> RunRecord:
         """The last look, the last checkpoint, the model folder with its card."""
@@ -93,7 +102,7 @@ class Run:
             ended = {"iteration": self.trainer.iteration, "progress": 1.0, **self.trainer.meter.metrics(), **numbers}
             self.curve.append(flat(ended))
         record = self.record(finished=True)
-        record.final |= {k: v for k, v in numbers.items() if k not in record.numbers()}
+        record.final |= {k: v for k, v in numbers.items() if k not in record.numbers()} | self._kept()
         if self.folder:
             self._save()
             self._write_result(numbers)
@@ -146,6 +155,7 @@ class Run:
         run.trainer.load_state_dict(state, weights)
         run.curve = [flat(row) for row in read_metrics(path)]
         run.first = load_before(path)
+        run.closed = run.trainer.stop_requested = run.gate is not None and run.gate.closed(run.looks())
         run.marks = {key: int(run.trainer.progress / every + 1e-9) for key, every in run._clocks().items()}
         folder.write_environment()
         return run
@@ -166,7 +176,15 @@ class Run:
             self.folder.write_rollouts(iteration, batch)
 
     def _mark(self, trainer: Trainer) -> Mapping[str, float]:
-        return self._look() if self._due("evaluate", self.recipe.evaluate.every) and not trainer.finished else {}
+        if not self._due("evaluate", self.recipe.evaluate.every) or trainer.finished:
+            return {}
+        numbers = self._look()
+        if self.gate is not None and (looks := self.looks(numbers)):
+            if self.folder and self.gate.best(looks) == len(looks) - 1:
+                trainer.models["policy"].save(self.folder.path / "best")
+            self.closed = self.gate.closed(looks)
+            trainer.stop_requested |= self.closed
+        return numbers
 
     def _clocks(self) -> dict[str, float]:
         return {"save": self.recipe.save.every, "evaluate": self.recipe.evaluate.every}
@@ -207,7 +225,27 @@ class Run:
         if self.folder:
             rows = [record.to_dict() for record in self.first]
             checkpoint.replace_file(self.folder.path / BEFORE, json.dumps(rows).encode())
-        return {**summarize(self.first, ks(settings.samples), self.task.name), **self._greedy(settings.problems)}
+        numbers = {**summarize(self.first, ks(settings.samples), self.task.name), **self._greedy(settings.problems)}
+        return {**numbers, **self._retained()}
+
+    def looks(self, newest: Mapping[str, float] | None = None) -> list[tuple[float, float]]:
+        """(pass@1, calibration error) of every look so far, for the gate."""
+        names = (f"eval/{self.task.name}/pass@1", f"eval/{self.task.name}/ece")
+        rows = [*self.curve, newest or {}]
+        return [(row[names[0]], row[names[1]]) for row in rows if all(name in row for name in names)]
+
+    def _retained(self) -> dict[str, float]:
+        """What the policy can do now on the tasks that it shall not forget."""
+        settings, trainer = self.recipe.evaluate, self.trainer
+        return retained(
+            trainer.last_chain, trainer.models, self.retain, settings.problems, settings.split,
+            seed=self.recipe.seed, temperature=settings.temperature, meter=trainer.meter,
+        )  # fmt: skip
+
+    def _kept(self) -> dict[str, float]:
+        """Retained tasks at the end, with their change since the start."""
+        before, out = self.curve[0] if self.curve else {}, self._retained()
+        return out | {f"{name}/change": value - before[name] for name, value in out.items() if name in before}
 
     def _greedy(self, problems: int) -> dict[str, float]:
         """Greedy pass@1; nothing where the evaluation samples greedily anyway."""
@@ -280,25 +318,23 @@ class Run:
         meter, settings = self.trainer.meter, self.recipe.evaluate
         samples = settings.final_samples or settings.samples
         asked = held_out(self.task, settings.split, settings.final_problems or settings.problems)
-        train = self.task.problems("train")
-        seen = [train[i] for i in range(min(len(train), 2000))]
-        manifest = ParityManifest(
-            problems=hash_problems(asked), model=getattr(self.trainer.models["policy"], "source", ""),
-            verifier=self.task.name,
-            sampling={"temperature": settings.temperature}, samples=samples, max_new=int(self.task.max_new or 0),
-            budget=self.recipe.budget, evaluation={"split": settings.split, "problems": len(asked)},
-        )  # fmt: skip
+        tasks = [chain.task.it for chain in self.trainer.chains.values()]
         return RunRecord(
             arm=self.arm or self.recipe.name, seed=self.recipe.seed, curve=self.curve,
             evaluation={self.task.name: self.last} if self.last else {},
             before={self.task.name: self.first} if self.first else {}, spent=meter.snapshot(),
-            spent_by=meter.by_component(), evaluation_spent=meter.snapshot("evaluation"), manifest=manifest,
-            contamination={"exact": overlap(seen, asked)},
+            spent_by=meter.by_component(), evaluation_spent=meter.snapshot("evaluation"),
+            manifest=parity(self.trainer.last_chain, self.trainer.models["policy"], asked, samples),
+            contamination=overlaps(tasks, asked),
             notes=self.notes() if finished else ["the run was stopped before its end"],
         )  # fmt: skip
 
     def notes(self) -> list[str]:
         """What a reader must know to read the figures right."""
+        gate = ["the calibration gate ended the run: its error rose while its accuracy stood still"]
+        return [*(gate if self.closed else []), *self._steps_note()]
+
+    def _steps_note(self) -> list[str]:
         chain = self.trainer.last_chain
         plan, samples = chain.recipe.plan, chain.samples
         if not chain.rollout or samples is None:

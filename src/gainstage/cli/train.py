@@ -111,10 +111,10 @@ def train(
         run.watch = watch
         with folder, stopping(lambda: setattr(run.trainer, "stop_requested", True)):
             record = run.execute()
-            if not run.trainer.finished:
+            if not run.ended:
                 folder.close("stopped", iteration=run.trainer.iteration)
         sinks.close()
-        if not run.trainer.finished:
+        if not run.ended:
             progress.say(
                 f"stopped at iteration {run.trainer.iteration}; go on with: gainstage train --resume {folder.path}"
             )

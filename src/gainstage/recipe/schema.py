@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -39,6 +39,14 @@ class Plan(Strict):
     )
 
 
+class CalibrationGate(Strict):
+    """Ends a run whose calibration error rises while its accuracy stands still, and keeps the best weights so far."""
+
+    tolerance: float = Field(0.05, ge=0, description="rise of the calibration error over the start that is too much")
+    gain: float = Field(0.01, ge=0, description="accuracy that a look must win over the one before to be forgiven")
+    weight: float = Field(1.0, ge=0, description="of the error in `accuracy - weight * error`, which chooses `best/`")
+
+
 class Evaluate(Strict):
     """Looking on: held-out problems, on a meter of its own."""
 
@@ -51,6 +59,8 @@ class Evaluate(Strict):
     temperature: float = Field(1.0, ge=0, description="of the evaluation's sampling")
     final_problems: int | None = Field(None, ge=1, description="problems of the last look; absent = `problems`")
     final_samples: int | None = Field(None, ge=1, description="answers of the last look; absent = `samples`")
+    retain: list[Entry] = Field([], description="other tasks, looked at before and after: what training forgot")
+    gate: CalibrationGate | None = Field(None, description="ends a run that gets over-confident; absent = none")
 
 
 class Save(Strict):
@@ -132,6 +142,7 @@ def check(data: Mapping[str, Any]) -> Recipe:
             fields = _fields(first["loc"][:-1])
             raise RecipeError(f"{where}: no such key; {near(str(first['loc'][-1]), fields)}") from None
         raise RecipeError(f"{where}: {first['msg']}, got {first['input']!r}") from None
+    _check_evaluation(recipe.evaluate)
     try:
         Budget(**recipe.budget)
     except ValueError as error:
@@ -168,10 +179,25 @@ def check(data: Mapping[str, Any]) -> Recipe:
     return recipe
 
 
+def _check_evaluation(settings: Evaluate) -> None:
+    if settings.gate is not None and settings.split == "test":
+        raise RecipeError(
+            "evaluate.gate chooses weights, which must not see the test split; set evaluate.split: validation"
+        )
+    if settings.gate is not None and settings.samples < 4:
+        raise RecipeError(
+            "evaluate.gate takes the share of equal answers as confidence; set evaluate.samples to 4 or more"
+        )
+    kept = [entry_name(entry) for entry in settings.retain]
+    if twins := {name for name in kept if kept.count(name) > 1}:
+        raise RecipeError(f"evaluate.retain: the task {twins.pop()!r} is given twice")
+
+
 def _fields(location: tuple[Any, ...]) -> Iterable[str]:
     model: Any = Recipe
     for part in location:
         annotation = model.model_fields[str(part)].annotation if hasattr(model, "model_fields") else None
+        annotation = next((a for a in get_args(annotation) if a is not type(None)), annotation)
         model = annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
         if model is None:
             return []
