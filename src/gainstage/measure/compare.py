@@ -11,6 +11,7 @@ import numpy as np
 from gainstage.measure import outcome
 from gainstage.measure.budget import AXES, check_axis
 from gainstage.measure.curves.learning import reach, value_at
+from gainstage.measure.curves.saturation import Saturation, saturation
 from gainstage.measure.intervals import minimum_detectable_effect, paired_difference
 from gainstage.measure.metrics import describe, short
 from gainstage.measure.outcome import Comparison, Report
@@ -26,6 +27,7 @@ from gainstage.measure.runs import (
     tasks_of,
 )
 from gainstage.measure.sequential import sequential_difference
+from gainstage.measure.starts import sharpening
 from gainstage.measure.statistics import probability_of_improvement
 from gainstage.measure.summaries import (
     bootstrap_difference,
@@ -101,25 +103,28 @@ def compare(
     comparisons = [with_side_effects(c, arms, numbers, level) for c in verdicts(matter)]
     comparable = [c.arm for c in comparisons if c.verdict != outcome.INCOMPARABLE]
     first = arms[0].runs[arms[0].seeds[0]].manifest
+    tasks = tasks_of(names, metric)
+    summaries = [summary(arm, matter.scores[arm.name], numbers, metric, level) for arm in arms]
     return Report(
         title=title or " against ".join((", ".join(arm.name for arm in arms[1:]), arms[0].name)),
         metric=metric,
         better=better,
-        tasks=tasks_of(names, metric),
+        tasks=tasks,
         axis=matter.axis,
         level=level,
         verdict=overall(comparisons),
         sentence=sentence(comparisons, metric),
-        context=context(arms, metric, matter.axis, tasks_of(names, metric), sequential),
+        context=context(arms, metric, matter.axis, tasks, sequential),
         basis=matter.basis,
-        arms=[summary(arm, matter.scores[arm.name], numbers, metric, level) for arm in arms],
+        arms=summaries,
         comparisons=comparisons,
         equal_spend=equal_spend(arms, comparable, metric, level),
         curves=draw_curves(arms, metric, names, level),
+        saturation=saturation(arms, tasks, level) if describe(metric).name == "pass@1" else Saturation(),
         manifest=first.to_dict() if first else {},
         contamination=contamination(arms),
         notes=notes(arms),
-        warnings=warnings(arms, matter.axis, matter.basis),
+        warnings=[*warnings(arms, matter.axis, matter.basis), *sharpening(arms, numbers, metric)],
         created=created,
         sequential=sequential,
     )

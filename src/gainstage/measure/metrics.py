@@ -102,7 +102,7 @@ _KNOWN = (
 )
 _BY_NAME = {metric.name: metric for metric in _KNOWN}
 
-TAX = ("length/mean", "length/truncated", "entropy/mean", "diversity", "kl/start", "kl/ref", "abstention",
+TAX = ("greedy", "length/mean", "length/truncated", "entropy/mean", "diversity", "kl/start", "kl/ref", "abstention",
        "abstention/unanswerable", "hallucination", "ece")  # fmt: skip
 """Side effects that stand beside every gain, and so does pass@k for the largest k and every retained task."""
 RETAINED = "retained/"

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from gainstage.measure.curves.learning import Curve
+from gainstage.measure.curves.saturation import Saturation
 from gainstage.measure.intervals import Estimate, PairedDifference
 from gainstage.measure.runs import plain
 
@@ -27,6 +28,10 @@ class ArmSummary:
     iqm: Estimate | None = None
     """Interquartile mean with a percentile bootstrap over seeds and problems: beside the verdict, never under it."""
     scores: dict[str, float] = field(default_factory=dict)
+    before: dict[str, Estimate] = field(default_factory=dict)
+    """Held-out numbers before training: the metric under its full name, side effects under theirs."""
+    gain: PairedDifference | None = None
+    """The score minus that before training, paired by seed."""
     spread: float | None = None
     """Standard deviation over seeds: training and evaluation noise together."""
     sampling_error: float | None = None
@@ -90,6 +95,7 @@ class Report:
     equal_spend: dict[str, EqualSpend] = field(default_factory=dict)
     curves: dict[str, dict[str, dict[str, Curve]]] = field(default_factory=dict)
     """metric -> axis -> arm -> curve."""
+    saturation: Saturation = field(default_factory=Saturation)
     manifest: dict[str, Any] = field(default_factory=dict)
     contamination: dict[str, dict[str, Any]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -117,6 +123,7 @@ class Report:
                 "arms": [_arm(arm) for arm in data["arms"]],
                 "comparisons": [_comparison(c) for c in data["comparisons"]],
                 "equal_spend": {axis: _equal_spend(row) for axis, row in data["equal_spend"].items()},
+                "saturation": _saturation(data.get("saturation", {})),
                 "curves": {
                     metric: {axis: {arm: Curve(**c) for arm, c in arms.items()} for axis, arms in axes.items()}
                     for metric, axes in data["curves"].items()
@@ -126,7 +133,7 @@ class Report:
 
     def markdown(self) -> str:
         """The report as Markdown."""
-        from gainstage.measure.tables import markdown
+        from gainstage.measure.printing import markdown
 
         return markdown(self)
 
@@ -143,10 +150,14 @@ def _pair(data: Mapping[str, Any] | None) -> PairedDifference | None:
 
 
 def _arm(data: Mapping[str, Any]) -> ArmSummary:
-    effects = {name: Estimate(**e) for name, e in data["side_effects"].items()}
-    return ArmSummary(
-        **{**data, "value": _estimate(data["value"]), "iqm": _estimate(data["iqm"]), "side_effects": effects}
-    )
+    named = {key: {n: Estimate(**e) for n, e in data.get(key, {}).items()} for key in ("side_effects", "before")}
+    single = {"value": _estimate(data["value"]), "iqm": _estimate(data["iqm"]), "gain": _pair(data.get("gain"))}
+    return ArmSummary(**{**data, **single, **named})
+
+
+def _saturation(data: Mapping[str, Any]) -> Saturation:
+    curves = {key: {arm: Curve(**c) for arm, c in data.get(key, {}).items()} for key in ("arms", "profile")}
+    return Saturation(**{**data, **curves, "start": Curve(**data["start"]) if data.get("start") else None})
 
 
 def _comparison(data: Mapping[str, Any]) -> Comparison:

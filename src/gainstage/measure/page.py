@@ -45,6 +45,7 @@ td.say{white-space:nowrap}
 thead th.n{overflow-wrap:anywhere;min-width:4.6em}
 tfoot td{border:0;padding-top:0;padding-bottom:0}
 tr.aside th,tr.aside td{color:var(--soft);font-weight:400;font-size:13px;padding-top:0}
+tr.aside:first-child th,tr.aside:first-child td{padding-top:8px}
 .quiet{color:var(--soft);font-weight:400}
 abbr{text-decoration:none;cursor:help}
 abbr[title]{border-bottom:1px dotted var(--soft)}

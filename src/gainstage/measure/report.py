@@ -10,7 +10,8 @@ from gainstage.measure import tables as t
 from gainstage.measure.metrics import describe
 from gainstage.measure.outcome import Report
 from gainstage.measure.page import STYLE
-from gainstage.measure.tables import print_table
+from gainstage.measure.panels import answers, curves, switch_rules
+from gainstage.measure.printing import print_table
 from gainstage.measure.wording import clause
 
 __all__ = ["print_table", "render"]
@@ -18,7 +19,6 @@ __all__ = ["print_table", "render"]
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 TONES = {outcome.GAIN: "gain", outcome.LOSS: "loss", outcome.NONE: "none"}
 MARKS = {outcome.GAIN: "\u25b2", outcome.LOSS: "\u25bc", outcome.NONE: "\u2248"}
-WIDE, NARROW = (1032, 390), (506, 240)
 PLOT = 250
 
 
@@ -29,8 +29,11 @@ def render(report: Report) -> str:
             _head(report),
             _parity(report),
             _differences(report),
-            _curves(report),
-            *(_section(t_) for t_ in (t.scores(report), t.side_effects(report), t.equal_spend(report))),
+            curves(report),
+            _section(t.scores(report)),
+            _section(t.side_effects(report)),
+            _section(t.saturation(report), after=answers(report)),
+            _section(t.equal_spend(report)),
             _spent(report),
             _manifest(report),
             _reading(report),
@@ -42,7 +45,7 @@ def render(report: Report) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         '<meta name="color-scheme" content="light dark">'
         f"<title>{escape(report.title)}: {escape(report.verdict)}</title>"
-        f"<style>{STYLE}{_switch_rules(report)}</style></head><body><main>{body}</main></body></html>"
+        f"<style>{STYLE}{switch_rules(report)}</style></head><body><main>{body}</main></body></html>"
     )
 
 
@@ -156,66 +159,6 @@ def _differences(report: Report) -> str:
 
 def _direction(report: Report) -> str:
     return "worse \u2192 better" if report.better == "higher" else "better \u2190 worse"
-
-
-def _axes(report: Report) -> list[str]:
-    """Axes of the curves, the budget's own first."""
-    found = list(dict.fromkeys(axis for axes in report.curves.values() for axis in axes))
-    return sorted(found, key=lambda axis: axis != report.axis)
-
-
-def _switch_rules(report: Report) -> str:
-    return "".join(f"#x{i}:checked~.p{i}{{display:block}}" for i in range(len(_axes(report))))
-
-
-def _curves(report: Report) -> str:
-    """One panel of charts per budget axis; radio buttons and style sheet alone switch between them."""
-    axes, order = _axes(report), [arm.name for arm in report.arms]
-    if not axes:
-        return ""
-    level = f"{100 * report.level:g} %"
-    about = f"Thick lines: mean over seeds; bands: its {level} t interval; thin lines: single runs, not smoothed."
-    parts = [f'<section class="curves"><h2>Learning curves</h2><p class="about">{about} Horizontal axis:</p>']
-    for i, axis in enumerate(axes):
-        spent = describe(f"budget/{axis}")
-        checked = " checked" if i == 0 else ""
-        parts.append(f'<input type="radio" name="axis" id="x{i}"{checked}>')
-        parts.append(f'<label for="x{i}" title="{escape(spent.meaning)}">{escape(spent.label)}</label>')
-    for i, axis in enumerate(axes):
-        parts.append(f'<div class="panel p{i}">')
-        small = []
-        for metric, by_axis in report.curves.items():
-            if axis not in by_axis:
-                continue
-            main = metric == report.metric
-            width, height = WIDE if main else NARROW
-            chart = svg.line_chart(by_axis[axis], order, metric, axis, width=width, height=height, names=main)
-            caption = f"<figcaption>{_caption(report, metric)}</figcaption>"
-            if main:
-                parts.append(f'<figure class="large">{caption}<div class="wide">{chart}</div></figure>')
-            else:
-                small.append(f"<figure>{caption}{chart}</figure>")
-        parts.append(f'{_legend(order)}<div class="small">{"".join(small)}</div></div>')
-    return "".join(parts) + "</section>"
-
-
-def _caption(report: Report, metric: str) -> str:
-    shown = describe(metric)
-    where = ", ".join(("held-out", *report.tasks)) if metric.startswith("eval/") else "training"
-    unit = f"{shown.unit}, " if shown.unit else ""
-    return (
-        f'<abbr title="{escape(shown.meaning)}">{escape(shown.label)}</abbr> '
-        f'<span class="quiet">{escape(unit + where)}</span>'
-    )
-
-
-def _legend(order: list[str]) -> str:
-    items = "".join(
-        f'<li><svg class="key a{i % svg.STYLES} d{i % svg.STYLES}" viewBox="0 0 30 10" aria-hidden="true">'
-        f'<path class="mean" d="M1 5H29"/></svg>{escape(name)}</li>'
-        for i, name in enumerate(order)
-    )
-    return f'<ul class="legend">{items}</ul>'
 
 
 def _spent(report: Report) -> str:

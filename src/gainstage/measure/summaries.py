@@ -16,6 +16,7 @@ from gainstage.measure.intervals import Estimate, PairedDifference, mean_interva
 from gainstage.measure.metrics import RETAINED, TAX, describe
 from gainstage.measure.outcome import ArmSummary, Comparison, EqualSpend
 from gainstage.measure.runs import ANY_TASK, Arm, RunRecord, read
+from gainstage.measure.starts import PLAIN_MEANS, at_start, gain
 from gainstage.measure.statistics import iqm, stratified_bootstrap
 
 CURVES = ("reward/mean", "length/mean", "length/truncated", "entropy/mean", "kl/ref", "kl/start", "kl/sampler")
@@ -150,6 +151,8 @@ def summary(arm: Arm, scores: dict[int, float], numbers: Numbers, metric: str, l
         if values
         else None,
         scores={str(seed): score for seed, score in scores.items()},
+        before=at_start(arm, [metric, *PLAIN_MEANS], level),
+        gain=gain(arm, metric, scores, level),
         spread=float(np.std(values, ddof=1)) if len(values) > 1 else None,
         sampling_error=arm_sampling_error(arm, metric),
         side_effects={name: mean_interval(row, level, describe(name).bounds) for name, row in effects.items()},
@@ -199,7 +202,7 @@ def draw_curves(
     arms: Sequence[Arm], metric: str, names: set[str], level: float
 ) -> dict[str, dict[str, dict[str, Curve]]]:
     out: dict[str, dict[str, dict[str, Curve]]] = {}
-    measured = {name for arm in arms for run in arm.runs.values() for row in run.curve for name in row}
+    measured = {name for arm in arms for run in arm.runs.values() for row in run.curve[:-1] for name in row}
     widest = ANY_TASK + f"pass@{max((_k(name) for name in measured), default=0)}"
     wanted = [metric, *(name for name in (widest,) if name != metric), *CURVES]
     for name in wanted:

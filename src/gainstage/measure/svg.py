@@ -129,7 +129,8 @@ def _beyond(view: Limits, drawn: Sequence[tuple[int, str, Curve]], xs: Scale, ys
             continue
         tip = ys(edge) - 8 * sign
         for index, name, curve in drawn:
-            found = [(sign * v, x) for sx, sy in curve.seeds.values() for x, v in zip(sx, sy, strict=True)]
+            lines = list(curve.seeds.values()) or [[curve.x, curve.mean]]
+            found = [(sign * v, x) for sx, sy in lines for x, v in zip(sx, sy, strict=True)]
             value, at = max(found)
             if value <= sign * edge:
                 continue

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from html import escape
-from typing import TYPE_CHECKING
+
+import numpy as np
 
 from gainstage.measure import outcome
+from gainstage.measure.curves.learning import Curve
 from gainstage.measure.intervals import Estimate, PairedDifference
 from gainstage.measure.metrics import NONE, Metric, describe, number, short
 from gainstage.measure.outcome import Report
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 
 @dataclass(frozen=True)
@@ -35,6 +32,12 @@ class Table:
     columns: list[Column]
     rows: list[list[str]]
     arms: list[int | None] = field(default_factory=list)
+
+
+BEFORE = "before training"
+ANSWERS = "More answers, and more training"
+POINTS = 9
+"""Rows of the learning curve in numbers."""
 
 
 def interval_text(estimate: Estimate | None, shown: Metric, change: bool = False) -> str:
@@ -89,12 +92,20 @@ def differences(report: Report) -> Table:
 
 
 def scores(report: Report) -> Table:
-    """Every arm's score and where its noise comes from."""
+    """Every arm's score before and after training, and where its noise comes from."""
     shown, level = describe(report.metric), _percent(report.level)
+    unit = f" ({shown.change_unit})" if shown.change_unit else ""
+    known = any(report.metric in arm.before for arm in report.arms)
+    started = [
+        Column(f"{shown.label} before", f"{shown.meaning}, before training; mean over seeds with its t interval"),
+        Column(f"change{unit}", f"after minus before, mean over seeds with its t interval at {level}"),
+    ]
     columns = [
         Column("arm", "", False),
         Column("seeds", "independent training runs"),
+        *(started[:1] if known else []),
         Column(f"mean {shown.label}", f"{shown.meaning}; mean over seeds with Student's t interval at {level}"),
+        *(started[1:] if known else []),
         Column("IQM", "interquartile mean with a percentile bootstrap over seeds and problems; with few seeds this is "
                       "too narrow (with 3 it holds the truth in some 74 % of cases), so no verdict uses it"),
         Column("spread over seeds", "standard deviation of the score between seeds: training and evaluation noise"),
@@ -104,7 +115,9 @@ def scores(report: Report) -> Table:
         [
             arm.name,
             str(len(arm.seeds)),
+            *([interval_text(arm.before.get(report.metric), shown)] if known else []),
             interval_text(arm.value, shown),
+            *([interval_text(arm.gain, shown, change=True)] if known else []),
             interval_text(arm.iqm, shown),
             shown.change(arm.spread).lstrip("+"),
             shown.change(arm.sampling_error).lstrip("+"),
@@ -133,12 +146,65 @@ def side_effects(report: Report) -> Table:
             text, change = describe(name).text(value), changes.get(arm.name, {}).get(name)
             row.append(f"{text} ({_starred(change, describe(name), value)})" if change else text)
         rows.append(row)
+    start = {
+        arm.name: [describe(n).text(arm.before[n].value) if n in arm.before else NONE for n in names]
+        for arm in report.arms if arm.before
+    }  # fmt: skip
+    alike = len({tuple(row) for row in start.values()}) == 1
+    before = [[BEFORE if alike else f"{name}, {BEFORE}", *row] for name, row in start.items()][: 1 if alike else None]
     about = "A star marks changes whose own interval leaves out zero (not corrected for looking at many)."
-    return Table("Side effects", about, columns, rows, list(range(len(rows))))
+    arms = [*[None] * len(before), *range(len(rows))]
+    return Table("Side effects", about, columns, [*before, *rows], arms)
 
 
 def _starred(change: PairedDifference, shown: Metric, beside: float | None) -> str:
     return shown.change(change.value, beside) + ("*" if change.excludes_zero else "")
+
+
+def saturation(report: Report) -> Table:
+    """pass@k over k for every arm and for the untrained policy, and how many answers make up for training."""
+    found = report.saturation
+    curves = [(arm.name, found.arms[arm.name], i) for i, arm in enumerate(report.arms) if arm.name in found.arms]
+    ks = max((curve.x for _, curve, _ in curves), key=len, default=[])
+    shown, rows = describe("pass@1"), []
+    columns = [Column("arm", "", False), *(Column(f"pass@{k:g}", describe(f"pass@{k:g}").meaning) for k in ks)]
+    about = "smallest k at which the untrained policy's pass@k is the arm's pass@1, on the same problems"
+    columns.append(Column("untrained needs", about))
+    for name, curve, _ in curves:
+        values = dict(zip(curve.x, curve.mean, strict=True))
+        k = found.reached.get(name)
+        needs = NONE if name not in found.reached else f"k = {k}" if k else f"k > {found.start_answers}"
+        rows.append([name, *(shown.text(values.get(k)) for k in ks), needs])
+    if found.start is not None and rows:
+        values = dict(zip(found.start.x, found.start.mean, strict=True))
+        rows.append([BEFORE, *(shown.text(values.get(k)) for k in ks), ""])
+    about = "Chance that one of k answers is right (unbiased estimate), mean over problems and seeds."
+    if found.start is not None:
+        about += f" Before training: the first looks of all seeds together, {found.start_answers} answers a problem."
+    return Table(ANSWERS, about, columns, rows, [*(i for _, _, i in curves), *[None] * (len(rows) - len(curves))])
+
+
+def learning(report: Report) -> Table:
+    """The learning curves as numbers, against the axis of the comparison."""
+    curves = report.curves.get(report.metric, {}).get(report.axis, {})
+    curves = {name: curve for name, curve in curves.items() if curve.x}
+    shown, axis = describe(report.metric), describe(f"budget/{report.axis}")
+    columns = [Column(axis.label, axis.meaning), *(Column(name, shown.meaning) for name in curves)]
+    rows = []
+    if curves:
+        start, end = max(c.x[0] for c in curves.values()), min(c.x[-1] for c in curves.values())
+        for spend in np.linspace(start, end, POINTS) if end > start else []:
+            rows.append(
+                [short(float(spend)), *(_at(curve, float(spend), shown, report.level) for curve in curves.values())]
+            )
+    about = f"Mean {shown.label} over seeds with its interval, where each run has spent this much."
+    return Table("Learning curve", about, columns, rows, [None] * len(rows))
+
+
+def _at(curve: Curve, spend: float, shown: Metric, level: float) -> str:
+    value, *ends = (float(np.interp(spend, curve.x, y)) for y in (curve.mean, curve.low, curve.high) if y)
+    low, high = ends or (None, None)
+    return interval_text(Estimate(value, low, high, len(curve.seeds), level), shown)
 
 
 def equal_spend(report: Report) -> Table:
@@ -225,72 +291,7 @@ def parity(report: Report) -> Table:
 def tables(report: Report) -> list[Table]:
     """All tables that have something to say, in order of reading."""
     every: Sequence[Table] = (
-        parity(report), differences(report), scores(report), side_effects(report), equal_spend(report), spent(report),
+        parity(report), differences(report), scores(report), side_effects(report), saturation(report),
+        equal_spend(report), spent(report),
     )  # fmt: skip
     return [table for table in every if table.rows and len(table.columns) > 1]
-
-
-def markdown(report: Report) -> str:
-    """The report as Markdown; whatever came from outside cannot break out of its cell."""
-    lines = [f"# {_plain(report.title)}", "", f"**{_plain(report.sentence)}**", "", _plain(report.context) + "."]
-    for kind, texts in (("Read with care", report.warnings), ("Notes", report.notes)):
-        if texts:
-            lines += ["", f"{kind}:", "", *(f"- {_plain(text)}" for text in texts)]
-    for table in tables(report):
-        lines += ["", f"## {_plain(table.title)}", ""]
-        lines += [table.about, ""] if table.about else []
-        lines.append("| " + " | ".join(_plain(c.label) for c in table.columns) + " |")
-        lines.append("|" + "|".join("---:" if c.numeric else "---" for c in table.columns) + "|")
-        lines += ["| " + " | ".join(_plain(cell) for cell in row) + " |" for row in table.rows]
-    return "\n".join(lines) + "\n"
-
-
-def _plain(text: str) -> str:
-    flat = re.sub(r"[\x00-\x1f\x7f]+", " ", text)
-    return re.sub(r"([\\`*_\[\]|#~])", r"\\\1", escape(flat, quote=False))
-
-
-def turned(table: Table) -> Table:
-    """Rows and columns exchanged, for a terminal too narrow for the columns; only the rows of arms are kept."""
-    first, *others = table.columns
-    kept = [row for row, arm in zip(table.rows, table.arms, strict=True) if arm is not None]
-    heads = [first, *(Column(row[0]) for row in kept)]
-    rows = [[column.label, *(row[index] for row in kept)] for index, column in enumerate(others, start=1)]
-    return Table(table.title, table.about, heads, rows)
-
-
-def print_table(report: Report, console: Console | None = None) -> None:
-    """The verdict and the main tables in the terminal."""
-    from rich import box
-    from rich.console import Console as RichConsole
-    from rich.table import Table as RichTable
-    from rich.text import Text
-
-    out = console or RichConsole()
-    colour = {outcome.GAIN: "green", outcome.LOSS: "red", outcome.NONE: "cyan"}.get(report.verdict, "yellow")
-    out.print()
-    out.print(Text(_terminal(report.sentence), style=f"bold {colour}"))
-    out.print(Text(_terminal(report.context), style="dim"))
-
-    def drawn(table: Table) -> RichTable:
-        shown = RichTable(title=Text(_terminal(table.title)), box=box.SIMPLE, title_justify="left", pad_edge=False)
-        for column in table.columns:
-            shown.add_column(Text(_terminal(column.label)), justify="right" if column.numeric else "left")
-        for row in table.rows:
-            shown.add_row(*(Text(_terminal(cell)) for cell in row))
-        return shown
-
-    for table in (t for t in tables(report) if t.title not in ("At equal spend, on every axis",)):
-        shown = drawn(table)
-        if len(table.rows) + 1 < len(table.columns) and out.measure(shown).maximum >= out.width:
-            shown = drawn(turned(table))
-        out.print(shown)
-    for text in report.warnings:
-        out.print(Text("! " + _terminal(text), style="yellow"))
-    for text in report.notes:
-        out.print(Text("- " + _terminal(text), style="dim"))
-
-
-def _terminal(text: str) -> str:
-    """No control character of a name or note reaches the terminal."""
-    return re.sub(r"[\x00-\x1f\x7f-\x9f]+", " ", text)

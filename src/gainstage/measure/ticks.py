@@ -79,7 +79,7 @@ def limits(curves: Mapping[str, Curve], shown: Metric) -> Limits:
     A spike goes beyond the middle nine tenths of all values, and the ends of every curve, by more than twice the
     width of these. Rates stay within 0 and 1.
     """
-    runs = np.array([v for c in curves.values() for _, y in c.seeds.values() for v in y] or [0.0])
+    runs = np.array([v for c in curves.values() for y in ([y for _, y in c.seeds.values()] or [c.mean]) for v in y])
     drawn = np.concatenate([runs, *([*c.mean, *c.low, *c.high] for c in curves.values())])
     ends = [v for c in curves.values() for line in (c.mean, c.low, c.high) if line for v in (line[0], line[-1])]
     ends += [v for c in curves.values() for _, y in c.seeds.values() for v in (y[0], y[-1])]
