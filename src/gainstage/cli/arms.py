@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -64,8 +65,22 @@ def home_name(arms: Sequence[str]) -> str:
     return "compare-" + "-".join(Path(pieces(arm)[0]).stem for arm in arms)
 
 
-def write_report(plan: Sequence[Job], home: Path, metric: str) -> Report:
-    """Measure the finished runs of a plan; writes `report.html`, `report.md` and `report.json` into `home`."""
+def write_report(
+    plan: Sequence[Job],
+    home: Path,
+    metric: str,
+    complete: Callable[[Report], Report] | None = None,
+    *,
+    sequential: bool = False,
+    effect: float | None = None,
+) -> Report:
+    """Measure the finished runs of a plan; writes `report.html`, `report.md` and `report.json` into `home`.
+
+    Args:
+        complete: adds to the report what the runs do not know, such as what tuning them cost.
+        sequential: the number of seeds was not fixed beforehand.
+        effect: smallest difference that matters.
+    """
     from gainstage.measure.compare import compare
     from gainstage.measure.report import render
     from gainstage.running import load_record
@@ -77,11 +92,39 @@ def write_report(plan: Sequence[Job], home: Path, metric: str) -> Report:
         baseline=plan[0].arm,
         title=" against ".join(dict.fromkeys(job.arm for job in plan)),
         created=datetime.now(UTC).isoformat(timespec="minutes"),
+        sequential=sequential,
+        effect=effect,
     )
+    report = with_earlier_looks(report, home / "report.json")
+    report = complete(report) if complete else report
     replace_text(home / "report.html", render(report))
     replace_text(home / "report.md", report.markdown())
     replace_text(home / "report.json", report.to_json())
     return report
+
+
+def with_earlier_looks(report: Report, file: Path) -> Report:
+    """The report with the numbers of seeds at which this comparison was reported before, and what that means."""
+    from gainstage.measure.compare import Report
+
+    if not file.is_file():
+        return report
+    try:
+        before = Report.from_json(file.read_text(encoding="utf-8"))
+    except (ValueError, KeyError, TypeError):
+        return report  # of another version, or cut off
+    same = before.metric == report.metric and [a.name for a in before.arms] == [a.name for a in report.arms]
+    now = len(report.arms[0].seeds)
+    if not same or len(before.arms[0].seeds) > now:
+        return report
+    looks = sorted({*before.looks, len(before.arms[0].seeds)} - ({now} if not before.sequential else set()))
+    if not looks or report.sequential:
+        return replace(report, looks=looks)
+    warning = (
+        f"Looked at before with {', '.join(map(str, looks))} seeds: who goes on until something shows errs more often "
+        f"than {100 * (1 - report.level):.2g} %. --until-decided gives intervals that hold at every look."
+    )
+    return replace(report, looks=looks, warnings=[*report.warnings, warning])
 
 
 def _job(arm: str, seed: int, shared: Sequence[str], home: Path, plugins: Sequence[Path], threads: int) -> Job:
