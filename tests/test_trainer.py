@@ -399,3 +399,29 @@ def test_an_iteration_with_nothing_but_greedy_rows_is_counted_empty() -> None:
     rows: list[dict[str, float]] = []
     trainer("remax", "iterations=1", "reward=only_the_greedy", on_row=rows.append).run()
     assert rows[0]["dropped/empty_iterations"] == 1
+
+
+def filled(tmp_path, long: int) -> str:
+    """A data set of 60 problems, the first `long` of which fill the context of the embedded model."""
+    file = tmp_path / "sums.jsonl"
+    rows = [{"prompt": ("1+" * 2000 if n < long else "") + f"{n}+1=", "answer": str(n + 1)} for n in range(60)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return f"task=jsonl:{file}"
+
+
+def test_prompts_that_fill_the_context_are_counted_and_not_trained(tmp_path) -> None:
+    rows: list[dict[str, float]] = []
+    seen: list[int] = []
+    trainer(
+        "grpo", "iterations=1", filled(tmp_path, 30), "plan.groups=8", "select.shuffle.samples=2",
+        on_row=rows.append, on_batch=lambda number, batch: seen.append(batch.rows),
+    ).run()  # fmt: skip
+    assert 0 < seen[0] < 16 and rows[0]["dropped/no_room"] == 16 - seen[0]
+
+
+def test_prompts_that_all_fill_the_context_stop_the_run_with_what_to_change(tmp_path) -> None:
+    with pytest.raises(RunError, match=r"all 8 prompts .*fill the model's context.*larger context, or shorten"):
+        trainer("grpo", filled(tmp_path, 60), "select.shuffle.samples=2", "plan.max_empty=2").run()
+    recipe = load("grpo", [*TINY, filled(tmp_path, 60)])
+    with pytest.raises(ValueError, match=r"all 4 prompts fill the model's context.*larger context, or shorten"):
+        Run(recipe).execute()

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from gainstage import state
-from gainstage.chain import Chain, Part, build_chain, total_reward
+from gainstage import judging, state
+from gainstage.chain import Chain, Part, build_chain
 from gainstage.measure.budget import Meter
 from gainstage.ops.leaving import said, staying
 from gainstage.ops.noise import mix
@@ -19,8 +19,8 @@ from gainstage.recipe import Recipe, phase_recipe
 from gainstage.registry import RecipeError
 from gainstage.schedule import NeverEnds, Schedule
 from gainstage.spending import check_budget
-from gainstage.tracking.numbers import Log, describe
-from gainstage.types import Batch, Ctx, Problem, Request, Stop, Trajectory, Verdict
+from gainstage.tracking.numbers import Log, describe, no_room
+from gainstage.types import Batch, Ctx, Problem, Request, Trajectory, Verdict
 from gainstage.update.learner import NonFinite, optimise
 
 
@@ -146,7 +146,7 @@ class Trainer:
         """Experience of one iteration, judged, filtered and put into the store."""
         chain, ctx, plan = self.chain, self.ctx, self.chain.recipe.plan
         fresh: list[Trajectory] = []
-        judged = 0
+        judged = roomless = 0
         for _ in range(plan.refill):
             left = plan.groups - len({t.group for t in fresh})
             if left <= 0:
@@ -154,27 +154,22 @@ class Trainer:
             got = self._rollout(0, self._next(0, left))
             self.meter.charge("answers", len(got))
             self.meter.charge("problems", len({t.group for t in got}))
-            got = self._judge(got)
+            got = judging.judge(chain, got, ctx, self._call)
             judged += len(got)
             for part in chain:
                 if part.has("observe"):
                     self._call(part, "observe", got, ctx)
+            roomless += sum(no_room(t) for t in got)
+            got = [t for t in got if not no_room(t)]
             for part in chain.select:
                 if part.has("keep"):
                     got = self._call(part, "keep", got, ctx)
             fresh += got
+        self.log("dropped/no_room", roomless)
         describe(fresh, self.log)
         self.empty = 0 if fresh else self.empty + 1
         if self.empty >= plan.max_empty:
-            if not judged:
-                raise RunError(
-                    f"{self.empty} iterations in a row left nothing to train on: no answer got a reward (the reward "
-                    "was None or not finite, or the rollout failed); see failures/ and dropped/ in metrics.jsonl"
-                )
-            raise RunError(
-                f"{self.empty} iterations in a row left nothing to train on; "
-                "loosen the filters under select, raise plan.refill, or use an easier task"
-            )
+            raise RunError(f"{self.empty} iterations in a row left nothing to train on{_why_empty(judged, roomless)}")
         self._call(chain.store, "add", fresh, ctx)
         return fresh
 
@@ -186,7 +181,7 @@ class Trainer:
             for part in chain.select:
                 if part.has("relabel"):
                     batch = self._call(part, "relabel", batch, ctx)
-            self._shape(batch)
+            judging.shape(chain, batch, ctx, self._call)
             for part in chain.credit:
                 hook = "estimate" if part.has("estimate") else "assign"
                 with torch.no_grad():
@@ -239,49 +234,6 @@ class Trainer:
         parts = self.chain.rollout
         inner = (lambda asked, model=None: self._rollout(index + 1, asked, model)) if index + 1 < len(parts) else None
         return self._call(parts[index], "collect", requests, self.ctx, inner, model)
-
-    def _judge(self, got: list[Trajectory]) -> list[Trajectory]:
-        """Facts about each trajectory. Rows that FAILED or have no finite verdict are dropped and counted."""
-        alive = [t for t in got if t.stop is not Stop.FAILED]
-        self.log("failures/rollout", len(got) - len(alive))
-        judges = [part for part in self.chain.reward if part.has("judge")]
-        rows, values = [], []
-        for part in judges if alive else []:
-            said = self._call(part, "judge", alive, self.ctx)
-            for transform in part.options.get("then", []):
-                said = transform(said)
-            for trajectory, value in zip(alive, said, strict=True):
-                trajectory.parts[part.name] = value
-            rows.append(part)
-            values.append(said)
-        if not rows:
-            for trajectory in alive:
-                trajectory.columns["reward"] = torch.tensor(0.0)
-            return alive
-        totals = total_reward(rows, values)
-        for name in totals.failed.values():
-            self.log(f"failures/reward/{name}", 1)
-        kept = []
-        for trajectory, total in zip(alive, totals.values, strict=True):
-            if total is not None:
-                trajectory.columns["reward"] = torch.tensor(total, dtype=torch.float32)
-                kept.append(trajectory)
-        self.log("dropped/unjudged", len(alive) - len(kept) - len(totals.failed))
-        return kept
-
-    def _shape(self, batch: Batch) -> None:
-        """Rewards that are learned, relabelled or scheduled: computed at every read."""
-        column = {"row": "reward", "turn": "turn_rewards", "step": "rewards"}
-        for part in self.chain.reward:
-            if not part.has("shape"):
-                continue
-            value = self._call(part, "shape", batch, self.ctx)
-            for transform in part.options.get("then", []):
-                value = transform(value)
-            value = value * float(part.options.get("weight", 1.0))
-            name = column[getattr(part.it, "level", "row")]
-            replace = part.options.get("combine") == "replace" or name not in batch
-            batch[name] = value if replace else batch[name] + value
 
     def _split(self, batch: Batch, plan: Any, number: int) -> Iterator[Batch]:
         """Epochs of shuffled minibatches; a draw from a replay or data set is one minibatch."""
@@ -349,3 +301,17 @@ class Trainer:
                 self.enter()
         state.restore(self, saved, weights)
         self.ctx = self._context(self.chain)
+
+
+def _why_empty(judged: int, roomless: int) -> str:
+    if not judged:
+        return (
+            ": no answer got a reward (the reward was None or not finite, or the rollout failed); "
+            "see failures/ and dropped/ in metrics.jsonl"
+        )
+    if roomless == judged:
+        return (
+            f": all {roomless} prompts of the last one fill the model's context and leave no room for an answer; load "
+            "a model with a larger context, or shorten the prompts (the task, or the rollout's template)"
+        )
+    return "; loosen the filters under select, raise plan.refill, or use an easier task"

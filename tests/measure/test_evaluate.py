@@ -144,3 +144,16 @@ def test_answerable_and_unanswerable_problems_are_told_apart():
 def test_the_largest_k_is_always_measured():
     out = summarize([EvalRecord("a", named("7", *"888888"))], ks=(1, 4, 16))
     assert out["pass@7"] == 1 and out["pass@4"] == pytest.approx(4 / 7) and "pass@16" not in out
+
+
+def test_prompts_without_room_are_counted_and_an_evaluation_of_nothing_else_is_refused():
+    problems = [Problem(str(n), "p") for n in range(3)]
+    full, cut, done = Answer(0.0, False, 0, Stop.CONTEXT), Answer(0.0, False, 2, Stop.CONTEXT), Answer(1.0, True, 1)
+
+    def ask(answers):
+        return evaluate(lambda asked, k: [answers] * len(asked), problems, 2, batch=2)
+
+    assert summarize(ask([full, done]))["dropped/no_room"] == 3
+    assert "dropped/no_room" not in summarize(ask([cut, done]))
+    with pytest.raises(ValueError, match=r"all 3 prompts fill the model's context"):
+        ask([full, full])

@@ -40,6 +40,11 @@ class Answer:
     kl: float | None = None
     answer: str | None = None
 
+    @property
+    def no_room(self) -> bool:
+        """Whether the prompt filled the context."""
+        return self.stop is Stop.CONTEXT and not self.length
+
 
 @dataclass(frozen=True)
 class EvalRecord:
@@ -98,7 +103,7 @@ def evaluate(
         batch: problems per call of `sample`; all at once where None.
 
     Raises:
-        ValueError: no problem, k < 1, or `sample` returned another number of answers.
+        ValueError: no problem, k < 1, `sample` returned another number of answers, or no prompt left room for one.
     """
     asked = list(problems)
     if not asked:
@@ -115,6 +120,12 @@ def evaluate(
             kept = tuple(a for a in row if a.stop is not Stop.FAILED)
             answerable = bool(problem.meta.get("answerable", True))
             records.append(EvalRecord(problem.id, kept, len(row) - len(kept), answerable))
+    given = [answer for record in records for answer in record.answers]
+    if given and all(answer.no_room for answer in given):
+        raise ValueError(
+            f"evaluate: all {len(records)} prompts fill the model's context and leave no room for an answer; load a "
+            "model with a larger context, or shorten the prompts (the task, or the rollout's template)"
+        )
     return records
 
 
@@ -132,9 +143,9 @@ def summarize(records: Sequence[EvalRecord], ks: Sequence[int] = (1, 4, 16), tas
     """Numbers of one evaluation under their log names; with `task`, prefixed by `eval/{task}/`.
 
     pass@1 with `pass@1/low` and `/high`, unbiased pass@k for every k that all problems have answers enough for and for
-    the largest such k, reward, length, share cut off, and where the answers carry them entropy, KL from the start,
-    distinct answers, abstention and hallucination rate (wrong share of attempted), and calibration: of stated
-    confidences, else of the share of the most frequent answer.
+    the largest such k, reward, length, share cut off, answers that had no room (their prompt fills the context), and
+    where the answers carry them entropy, KL from the start, distinct answers, abstention and hallucination rate (wrong
+    share of attempted), and calibration: of stated confidences, else of the share of the most frequent answer.
     """
     answers = [answer for record in records for answer in record.answers]
     out: dict[str, float] = {"problems": len(records), "answers": len(answers)}
@@ -144,6 +155,8 @@ def summarize(records: Sequence[EvalRecord], ks: Sequence[int] = (1, 4, 16), tas
         out["reward/mean"] = float(np.mean([a.reward for a in answers]))
         out["length/mean"] = float(np.mean([a.length for a in answers]))
         out["length/truncated"] = float(np.mean([a.stop in TRUNCATED for a in answers]))
+        if full := sum(a.no_room for a in answers):
+            out["dropped/no_room"] = full
         out |= _means_where_given(answers)
         out |= _pass_rates(records, ks)
         out |= _diversity(records)

@@ -30,6 +30,7 @@ NAMES: dict[str, Metric] = {
     "groups/keep_rate": Metric("share", "groups that the filter kept"),
     "dropped/groups": Metric("groups", "groups sampled and then filtered out; their tokens are spent all the same"),
     "dropped/unjudged": Metric("answers", "answers to which no reward applies; they are not trained on"),
+    "dropped/no_room": Metric("answers", "answers whose prompt fills the model's context; they are not trained on"),
     "dropped/empty_iterations": Metric("iterations", "iterations that left nothing to train on"),
     "dropped/{kind}": Metric("count", "what the iteration sampled and did not train on"),
     "length/mean": Metric("tokens", "mean number of tokens (steps) the policy wrote in an answer (episode)"),

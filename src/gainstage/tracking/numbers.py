@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from gainstage.types import Stop, Trajectory
+from gainstage.types import Author, Stop, Trajectory
 
 
 @dataclass
@@ -29,6 +29,12 @@ class Log:
         }
         self.sums, self.counts = {}, {}
         return out
+
+
+def no_room(trajectory: Trajectory) -> bool:
+    """Whether the prompt filled the context, so that there is no answer to learn from."""
+    author = trajectory.columns.get("author")
+    return trajectory.stop is Stop.CONTEXT and author is not None and not bool((author == int(Author.POLICY)).any())
 
 
 def describe(fresh: Sequence[Trajectory], log: Log) -> None:
