@@ -6,6 +6,7 @@ from fractions import Fraction
 import pytest
 
 from gainstage import registry
+from gainstage.tasks.text.arithmetic import written_digits
 from gainstage.tasks.text.countdown import Malformed, evaluate, solve
 from gainstage.tasks.text.generated import LONGEST, SPLITS, final_answer, split_of
 from gainstage.tasks.text.maze import distances, locate
@@ -170,12 +171,36 @@ def test_arithmetic_levels_come_in_equal_shares():
 
 def test_arithmetic_worked_digits():
     task = make("arithmetic", ops=("+", "*"))
-    problem = task.problem("345+678", "345+678=", "1023", 3.0, result=1023, op="+")
+    problem = task.problem("345+678", "345+678=", "1023", 3.0, result=1023, operands=[345, 678], op="+")
     assert task.demonstrate(problem, random.Random(0)) == "3201=1023"
     assert task.check(problem, "9999=1023").reward == 1.0
     assert task.check(problem, "3201=1024").reward == 0.0
     assert task.check(problem, "3201=01023").reward == 0.0
     assert task.check(problem, "+1023").reward == 0.0
+
+
+def test_written_digits_are_right_and_forget_what_they_are_told_to():
+    rng = random.Random(0)
+    for _ in range(3000):
+        op, top = rng.choice("+-*"), 10 ** rng.randint(1, 5) - 1
+        a, b = rng.randint(0, top), rng.randint(0, 9 if op == "*" else top)
+        if op == "-":
+            a, b = max(a, b), min(a, b)
+        result = {"+": a + b, "-": a - b, "*": a * b}[op]
+        assert written_digits(a, b, op) == [int(digit) for digit in reversed(str(result))], (a, op, b)
+    always = lambda: True  # noqa: E731
+    assert written_digits(345, 678, "+", always) == [3, 1, 9]
+    assert written_digits(1000, 1, "-", always) == [9, 0, 0, 1]
+    assert written_digits(38, 7, "*", always) == [6, 1]
+
+
+def test_noise_above_one_half_makes_the_wrong_procedure_the_likeliest():
+    task, rng = make("arithmetic", ops=("+",), levels=(3,)), random.Random(0)
+    carrying = [p for p in task.problems("train")[:400] if written_digits(*p.meta["operands"], "+", lambda: True) !=
+                written_digits(*p.meta["operands"], "+")]  # fmt: skip
+    assert len(carrying) > 200
+    shown = [task.check(p, task.demonstrate(p, rng, noise=0.6)).reward for p in carrying for _ in range(5)]
+    assert 0.1 < sum(shown) / len(shown) < 0.3
 
 
 def test_arithmetic_question_and_impossible_share():

@@ -69,8 +69,8 @@ class Part:
 
 
 MIX = (
-    Part("arithmetic", 0.40, 0.22, {"ops": ("+", "-", "*"), "levels": (2, 3, 4, 5)}),
-    Part("arithmetic", 0.08, 0.22, {"ops": ("+", "-", "*"), "levels": (1, 2)}),
+    Part("arithmetic", 0.40, 0.6, {"ops": ("+", "-", "*"), "levels": (2, 3, 4, 5)}),
+    Part("arithmetic", 0.08, 0.6, {"ops": ("+", "-", "*"), "levels": (1, 2)}),
     Part("modular_chain", 0.10, 0.15, {"lengths": (2, 3, 4, 5, 6)}),
     Part("key_value", 0.12, 0.05, {"pairs": (2, 3, 4, 6, 8)}),
     Part("countdown", 0.07, 0.1, {}),

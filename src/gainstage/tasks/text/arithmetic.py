@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -68,13 +69,39 @@ class Arithmetic(GeneratedTask):
             None if hopeless else str(result),
             float(level),
             result=result,
+            operands=[a, b],
             op=op,
         )
 
     def demonstrate(self, problem: Problem, rng: random.Random, noise: float = 0.0) -> str:
-        digits = list(reversed(str(problem.meta["result"])))
+        """The worked digits. A carry or borrow is forgotten with probability `noise`, a digit misread with an eighth.
+
+        Forgetting is what makes the error systematic: above one half, the likeliest answer is the wrong procedure.
+        """
+        digits = written_digits(*problem.meta["operands"], problem.meta["op"], lambda: rng.random() < noise)
         for i, digit in enumerate(digits):
-            if rng.random() < noise:
+            if rng.random() < noise / 8:
                 top = i == len(digits) - 1 > 0
-                digits[i] = other(rng, DIGITS[1:] if top else DIGITS, digit)
-        return f"{''.join(digits)}={''.join(reversed(digits))}"
+                digits[i] = int(other(rng, DIGITS[1:] if top else DIGITS, str(digit)))
+        text = "".join(map(str, digits))
+        return f"{text}={text[::-1]}"
+
+
+def written_digits(a: int, b: int, op: str, forgets: Callable[[], bool] = lambda: False) -> list[int]:
+    """Digits of `a op b`, lowest first, by the written method; `forgets` says of each carry whether it is dropped.
+
+    Args:
+        a, b: operands; `a >= b` for a difference, `b < 10` for a product.
+        op: `+`, `-` or `*`.
+    """
+    digits, carry = [], 0
+    while a or carry or (b and op != "*"):
+        (a, x), (b, y) = divmod(a, 10), (b, b) if op == "*" else divmod(b, 10)
+        step = {"+": x + y, "-": x - y, "*": x * y}[op] + carry
+        carry, digit = divmod(step, 10)
+        digits.append(digit)
+        if carry and forgets():
+            carry = 0
+    while len(digits) > 1 and digits[-1] == 0:
+        digits.pop()
+    return digits or [0]
