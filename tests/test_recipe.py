@@ -86,6 +86,20 @@ def test_mistakes_name_the_key_and_the_near_match(overrides: list[str], says: st
         load("grpo", overrides)
 
 
+def test_null_removes_an_entry_or_a_phase() -> None:
+    one = load("opd", ["phases.teach=null", "models.teacher.load=micro"])
+    assert [phase["name"] for phase in one.phases] == ["distil"]
+    assert load("opd", ["phases.teach=null", "phases.distil=null"]).phases == load("opd", ["phases=[]"]).phases == []
+    lean = load("grpo", ["credit.reference_logprobs=null", "update.policy.objectives.reference_kl=null"])
+    assert lean.credit == [{"group_relative": {"center": "mean", "scale": "sample"}}, "broadcast"]
+    assert lean.update[0]["policy"]["objectives"] == [{"clipped": {"low": 0.2, "high": 0.2}}]
+    two = load("opd", ["phases.distil.credit.teacher_logratio=null"])
+    assert two.phases[1]["credit"] == [{"reference_logprobs": {"role": "teacher", "out": "teacher_logprobs"}}]
+    assert load("grpo", ["plan.minibatch=null"]).plan.minibatch is None
+    with pytest.raises(RecipeError, match=r"no phase 'teech'; did you mean 'teach'"):
+        load("opd", ["phases.teech=null"])
+
+
 def test_a_role_made_in_another_way_forgets_how_it_was_made(tmp_path: Path) -> None:
     assert load("opd", ["models.teacher.load=smollm2"]).models["teacher"] == {"load": "smollm2"}
     assert load("grpo", ["models.reference.on=round"]).models["reference"] == {"of": "policy", "on": "round"}

@@ -1,4 +1,7 @@
-"""Dotted overrides: `update.policy.lr=3e-4`. A segment inside a list is the name of an entry or of a phase."""
+"""Dotted overrides: `update.policy.lr=3e-4`. A segment inside a list is the name of an entry or of a phase.
+
+`null` removes one: `phases.teach=null`, `credit.reference_logprobs=null`; `phases=[]` removes all phases.
+"""
 
 from __future__ import annotations
 
@@ -52,6 +55,9 @@ def _set(node: Any, path: list[str], value: Any, text: str) -> None:
             raise RecipeError(f"{text!r}: no {'phase' if phases else 'entry'} {head!r}; {near(head, names)}")
         index = names.index(head)
         entry = node[index]
+        if not rest and value is None:
+            del node[index]
+            return
         if not rest:
             node[index] = value  # swap one entry
             return
