@@ -31,27 +31,82 @@ def test_count(number: float, text: str):
     assert count(number) == text
 
 
-def test_the_time_left_follows_the_pace_over_all_parts():
+def test_no_time_is_told_before_a_twentieth_of_a_run_was_seen():
     clock = Clock()
     progress = Progress(4, stream=io.StringIO(), clock=clock)
     assert progress.remaining() is None
-    clock.now = 1
-    progress.update("a", 0.01)
-    assert progress.remaining() is None  # too early to tell
-    clock.now = 10
-    progress.update("a", 0.5)
-    progress.update("b", 0.5)
-    assert progress.remaining() == pytest.approx(30)  # a quarter took 10 s
-    progress.finish("a")
-    assert progress.remaining() == pytest.approx(10 / 0.375 * 0.625)
+    clock.now = 30
+    progress.update("a", 0.0)  # it has started up
+    clock.now = 31
+    progress.update("a", 0.04)
+    assert progress.remaining() is None
+
+
+def test_start_up_and_evaluation_are_no_progress():
+    """20 s of start-up, then 1 % a second, 5 s of last evaluation; two at a time."""
+    clock = Clock()
+    progress = Progress(4, stream=io.StringIO(), clock=clock)
+    for label in "ab":
+        progress.start(label)
+    clock.now = 20
+    for label in "ab":
+        progress.update(label, 0.0)
+    clock.now = 30
+    for label in "ab":
+        progress.update(label, 0.1)
+    assert progress.remaining() == pytest.approx((2 * 90 + 2 * 120) / 2)  # two runs wait and have to start up
+    clock.now = 120
+    for label in "ab":
+        progress.update(label, 1.0)
+    clock.now = 125
+    for label in "ab":
+        progress.finish(label)
+    progress.start("c")
+    assert progress.remaining() == pytest.approx(125)  # c and d, side by side: start-up, way, last evaluation
+    clock.now = 130
+    assert progress.remaining() == pytest.approx((120 + 125) / 2, abs=3)
+    progress.update("c", 0.0)
+    assert progress.remaining() == pytest.approx(5 + 100 + 5)  # the fastest start-up is the one to expect
+
+
+def test_one_slow_run_decides_when_nothing_else_is_left():
+    clock = Clock()
+    progress = Progress(2, stream=io.StringIO(), clock=clock)
+    for now, share in ((0, (0.0, 0.0)), (10, (0.9, 0.1))):
+        clock.now = now
+        for label, fraction in zip("ab", share, strict=True):
+            progress.update(label, fraction)
+    assert progress.remaining() == pytest.approx(90)
 
 
 def test_a_resumed_run_does_not_count_what_was_done_before():
     clock = Clock()
-    progress = Progress(done=0.5, stream=io.StringIO(), clock=clock)
-    clock.now = 10
-    progress.update("a", 0.75)
+    progress = Progress(stream=io.StringIO(), clock=clock)
+    for now, share in ((5, 0.5), (15, 0.75)):
+        clock.now = now
+        progress.update("a", share)
     assert progress.remaining() == pytest.approx(10)
+
+
+def test_runs_that_were_finished_before_or_failed_are_not_waited_for():
+    clock = Clock()
+    progress = Progress(3, stream=(stream := io.StringIO()), clock=clock)
+    progress.finish("a", "was finished before")
+    progress.start("b")
+    progress.fail("b", "failed: no memory")
+    for now, share in ((0, 0.0), (10, 0.5)):
+        clock.now = now
+        progress.update("c", share)
+    assert progress.remaining() == pytest.approx(10)
+    assert "[2/3] b: failed: no memory" in stream.getvalue()
+
+
+def test_the_last_held_out_rate_stays_on_the_line():
+    stream, clock = io.StringIO(), Clock()
+    progress = Progress(stream=stream, every=0, clock=clock)
+    progress.update("a", 0.0, note="held-out pass@1 0.250")
+    progress.update("a", 0.02, {"reward/mean": 0.5})
+    assert stream.getvalue().splitlines()[-1] == "a    2 %  reward 0.500  held-out pass@1 0.250  0 s so far"
 
 
 def test_plain_lines_come_at_most_every_few_seconds():
@@ -81,11 +136,13 @@ def test_a_finished_run_without_a_message_keeps_its_last_figures():
 def test_in_a_terminal_the_block_is_drawn_over_and_taken_away():
     stream = io.StringIO()
     with Progress(2, stream=stream, live=True) as progress:
+        progress.start("third")
         progress.update("first [run]", 0.5, {"reward/mean": 0.25})
         progress.update("second", 0.1)
         progress.say("a [line] above")
         progress.finish("first [run]", "well")
     text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", stream.getvalue())
+    assert "third  starting" in text
     assert "first [run]   50 %  reward 0.250" in text and "a [line] above" in text
     assert "[1/2] first [run]  done  well" in text
     assert stream.getvalue().count("\x1b[2K") > 3  # lines were erased

@@ -69,6 +69,7 @@ def evaluate(
             right = sum(float(t.parts.get("verdict") or t.parts.get("success") or 0) for t in written)
             progress.update(chain.task.name, done / (len(asked) * samples), note=f"{right:.0f} of {done} right")
 
+        progress.update(chain.task.name, 0.0)
         records = look(
             chain, models, asked, samples, seed=seed, temperature=temperature, rows=rows, batch=max(64, samples)
         )

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gainstage.cli.common import prepare
+from gainstage.cli.train import LOOKED_AT, look_note
 
 
 @dataclass(frozen=True)
@@ -39,39 +40,46 @@ def run_all(plan: Sequence[Job], jobs: int) -> None:
     context = multiprocessing.get_context("spawn")
     news = context.Queue()
     waiting, workers, failures = list(todo), dict[int, _Worker](), list[str]()
-    with Progress(len(plan), done=(len(plan) - len(todo)) / len(plan)) as progress:
+    with Progress(len(plan)) as progress:
+
+        def give(worker: _Worker) -> None:
+            job = waiting.pop(0) if waiting else None
+            worker.give(job)
+            if job is not None:
+                progress.start(job.label)
+
         for job in plan:
             if job not in todo:
                 progress.finish(job.label, "was finished before")
         try:
             for number in range(min(jobs, len(todo))):
                 workers[number] = _Worker(context, number, news)
-                workers[number].give(waiting.pop(0))
+                give(workers[number])
             while any(worker.job for worker in workers.values()):
                 try:
                     number, share, row, message = news.get(timeout=1.0)
                 except queue.Empty:
                     for number, worker in workers.items():
                         if worker.job and not worker.process.is_alive() and news.empty():
-                            failures.append(
-                                f"{worker.job.label}: its process ended with code {worker.process.exitcode}"
-                            )
-                            progress.say(failures[-1])
+                            why = f"its process ended with code {worker.process.exitcode}"
+                            failures.append(f"{worker.job.label}: {why}")
+                            progress.fail(worker.job.label, why)
                             workers[number] = worker = _Worker(context, number, news)
-                            worker.give(waiting.pop(0) if waiting else None)
+                            give(worker)
+                    progress.tick()
                     continue
                 worker = workers[number]
                 assert worker.job is not None
                 label = worker.job.label
                 if message is None:
-                    progress.update(label, share, row)
+                    progress.update(label, share, row, note=look_note(row))
                     continue
                 if message.startswith("failed: "):
                     failures.append(f"{label}: {message.removeprefix('failed: ')}")
-                    progress.say(f"{label}: {message}")
+                    progress.fail(label, message)
                 else:
                     progress.finish(label, message)
-                worker.give(waiting.pop(0) if waiting else None)
+                give(worker)
         finally:
             for worker in workers.values():
                 worker.close()
@@ -181,6 +189,6 @@ def _one_run(job: Job, tell: Callable[[float, dict[str, float]], None]) -> str:
 
 
 def _light(row: dict[str, float]) -> dict[str, float]:
-    return {
-        key: row[key] for key in ("reward/mean", "length/mean", "entropy/mean", "budget/generated_tokens") if key in row
-    }
+    """What a line of progress shows."""
+    shown = ("reward/mean", "length/mean", "entropy/mean", "budget/generated_tokens", "budget/env_steps")
+    return {k: v for k, v in row.items() if k in shown or (k.startswith("eval/") and k.endswith(LOOKED_AT))}

@@ -23,6 +23,9 @@ from gainstage.cli.common import (
     stopping,
 )
 
+LOOKED_AT = ("/pass@1", "/reward/mean")
+"""Ends of the held-out numbers that a line of progress shows, the best one first."""
+
 
 @people_errors
 def train(
@@ -165,9 +168,12 @@ def on_policy_only(chain: Any) -> bool:
 
 
 def look_note(row: dict[str, float]) -> str:
-    """The held-out rate, where this row has one."""
-    rates = [value for key, value in row.items() if key.startswith("eval/") and key.endswith("/pass@1")]
-    return f"held-out pass@1 {rates[0]:.3f}" if rates else ""
+    """The held-out rate, where this row has one; the held-out reward where answers have no verdicts."""
+    for name in LOOKED_AT:
+        for key, value in row.items():
+            if key.startswith("eval/") and key.endswith(name):
+                return f"held-out {'pass@1' if name == LOOKED_AT[0] else 'reward'} {value:.3f}"
+    return ""
 
 
 def final_line(record: Any, task: str) -> str:
