@@ -42,6 +42,24 @@ def held_out(task: Any, split: str, count: int) -> list[Problem]:
     return [problems[index] for index in range(min(count, len(problems)))]
 
 
+def refuse_test_problems(task: Any, split: str, count: int) -> None:
+    """Weights are about to be chosen by looks at a split: it must not be the test split under another name.
+
+    Raises:
+        RecipeError: some of its problems are test problems, too.
+    """
+    try:
+        test = task.problems("test")
+    except ValueError:
+        return
+    shared = overlap([test[index] for index in range(len(test))], held_out(task, split, count)).count
+    if shared:
+        raise RecipeError(
+            f"evaluate.gate chooses weights, but {shared} {split} problems of task {task.name!r} are test problems; "
+            "give the task a test split of its own, or remove evaluate.gate"
+        )
+
+
 def engine_of(chain: Chain) -> Any:
     """The innermost rollout of a recipe; a recipe without rollouts is asked in one turn.
 

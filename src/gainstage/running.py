@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 
 from gainstage import checkpoint
 from gainstage.chain import build_task
-from gainstage.evaluation import greedy, held_out, look, overlaps, parity, retained
+from gainstage.evaluation import greedy, held_out, look, overlaps, parity, refuse_test_problems, retained
 from gainstage.measure.audits.calibration import Gate
 from gainstage.measure.evaluate import EvalRecord, summarize
 from gainstage.measure.runs import RunRecord
@@ -53,6 +53,8 @@ class Run:
         self.start = self._start_copy()
         self.retain = [build_task(entry) for entry in self.recipe.evaluate.retain]
         self.gate = None if self.recipe.evaluate.gate is None else Gate(**self.recipe.evaluate.gate.model_dump())
+        if self.gate is not None:
+            refuse_test_problems(self.task, self.recipe.evaluate.split, self.recipe.evaluate.problems)
         self.closed = False
         self.curve: list[dict[str, float]] = []
         self.first: list[EvalRecord] = []
