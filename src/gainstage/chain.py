@@ -68,6 +68,14 @@ class Chain:
         return list(dict.fromkeys([*roles, *self.trained]))
 
     @property
+    def answer_limit(self) -> int | None:
+        """Most tokens that the policy writes in one context; None where nothing is sampled."""
+        if not self.rollout:
+            return None
+        own = [part.it.limit(self.task.it) for part in self.rollout if part.has("limit")]
+        return own[0] if own else self.task.it.max_new
+
+    @property
     def samples(self) -> int | None:
         return next((part.it.samples for part in self.select if hasattr(part.it, "samples")), None)
 
@@ -83,6 +91,12 @@ def build_chain(recipe: Recipe) -> Chain:
     _check_shape(chain)
     _check_capabilities(chain)
     _check_columns(chain)
+    for part in chain.update:
+        if part.has("allow"):
+            try:
+                part.it.allow(chain.answer_limit)
+            except ValueError as error:
+                raise RecipeError(f"{part.key}: {error}") from None
     return chain
 
 

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from gainstage.measure.budget import Meter
 from gainstage.types import Completion, Ctx, Prompt, Stop
 
 END = 1
@@ -87,7 +88,7 @@ def context(policy, task=None, logged=None) -> Ctx:
         models=policy if isinstance(policy, dict) else {policy.role: policy},
         task=task or ScriptedTask(),
         store=None,
-        meter=None,
+        meter=Meter(),
         log=lambda name, value: logged.__setitem__(name, logged.get(name, 0) + value),
         key=lambda group, sample: group * 1000 + sample,
     )

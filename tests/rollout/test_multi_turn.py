@@ -57,6 +57,16 @@ def test_the_turn_record():
     assert row.info["transcript"] == "go>ab[1]ab[2]ab[3]" and row.info["env"] == {"left": 0}
 
 
+def test_every_action_that_an_environment_takes_is_charged():
+    ctx = context(ScriptedPolicy(lambda text, key: "ab"), ScriptedTask(Countdown))
+    asked = [Request(problem(), 2, 0), Request(problem("q", turns=1), 1, 1)]
+    made = MultiTurn()
+    made.collect(asked, ctx)
+    assert ctx.meter.total("env_steps") == 2 * 3 + 1
+    assert made.limit(ctx.task) == ctx.task.max_new * MAX_TURNS
+    assert MultiTurn(max_new=5, max_turns=3).limit(ctx.task) == 15
+
+
 def test_observations_carry_no_log_prob_and_every_turn_draws_fresh_noise():
     (row,) = play(requests=[Request(problem(), 1, 4, first=2)])
     key = 4002

@@ -304,3 +304,23 @@ def test_betas_are_checked():
     with pytest.raises(ValueError, match="betas must lie"):
         AdamMini([("w", nn.Parameter(torch.zeros(2, 2)))], Partition(), betas=(0.9, 1.0))
     assert math.isfinite(AdamMini([("w", nn.Parameter(torch.zeros(2, 2)))], Partition()).numbers()[1])
+
+
+def test_layers_cut_alike_share_a_line_of_the_table():
+    net = nn.ModuleDict({"layers": nn.ModuleList([nn.Linear(4, 3, bias=False) for _ in range(3)])})
+    net["head"] = nn.Linear(3, 2, bias=False)
+    optimizer = build_optimizer(net.named_parameters(), "adam_mini", module=net)
+    lines = [line.split() for line in optimizer.table(fold=True).splitlines()]
+    assert lines[1] == ["layers.*.weight", "3x4", "rows", "9"] and lines[2] == ["head.weight", "2x3", "rows", "2"]
+    assert lines[-1] == ["sum", "42", "weights", "11"] and len(lines) == 4
+    assert len(optimizer.table().splitlines()) == 6
+
+
+def test_the_plan_of_a_run_shows_the_blocks():
+    from gainstage.cli.train import describe
+    from gainstage.recipe import load
+    from gainstage.running import Run
+
+    said = describe(Run(load("grpo_adam_mini")))
+    assert "model.layers.*.self_attn.q_proj.weight" in said and "heads(" in said
+    assert "second moment" not in describe(Run(load("grpo")))

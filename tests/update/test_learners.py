@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from types import SimpleNamespace
 
 import pytest
@@ -213,3 +214,49 @@ def test_a_step_that_is_not_finite_leaves_weights_and_state():
         optimise(learner, data, ctx)
     assert all(torch.equal(weights[k], v) for k, v in role.module.state_dict().items())
     assert all(torch.equal(a, v) for a, v in zip(moments, [v for s in learner.opt.state.values() for v in s.values()]))
+
+
+def test_a_mask_that_never_acts_is_said_once_after_fifty_steps():
+    learner = build("update", "policy", {"objectives": ["prefix_divergence"], "agg": "token_mean", "lr": 0.0})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for masked in [*[0.0] * 49, 0.1, *[0.0] * 49]:
+            learner.watch({"ratio/masked": masked})
+        learner.watch({"loss": 1.0})  # an objective without a mask is never idle
+        for _ in range(49):
+            learner.watch({"ratio/masked": 0.0})
+    with pytest.warns(UserWarning, match=r"kept every token for 50 optimizer steps.*plan\.minibatch"):
+        learner.watch({"ratio/masked": 0.0})
+
+
+def test_idle_steps_of_a_mask_are_counted_through_optimise_and_saved():
+    role = Role()
+    ctx = context(role)
+    same = batch()
+    same["behaviour_logprobs"] = role.evaluate(same).logprobs.detach()
+    made = [build("update", "policy", {"objectives": ["prefix_divergence"], "lr": 0.0}) for _ in range(2)]
+    for learner in made:
+        learner.start(ctx)
+    for _ in range(3):
+        assert optimise(made[0], same, ctx)["ratio/masked"] == 0
+    made[1].load_state_dict(made[0].state_dict())
+    assert made[1].idle == 3
+
+
+def test_the_constant_of_dr_grpo_follows_the_answers_that_are_allowed():
+    from gainstage.chain import build_chain
+    from gainstage.recipe import load
+
+    def constant(*changes: str) -> float:
+        chain = build_chain(load("dr_grpo", changes))
+        assert chain.answer_limit is not None
+        return chain.update[0].it.constant
+
+    assert constant() == build_chain(load("grpo")).answer_limit
+    assert constant("task=countdown") == build_chain(load("grpo", ["task=countdown"])).task.it.max_new
+    assert constant("rollout.generate.max_new=33") == 33
+    assert constant("update.policy.constant=7") == 7
+    turns = "task=room_quest", "rollout=[{multi_turn: {max_new: 5, max_turns: 3}}]", "reward=[]"
+    assert constant(*turns) == 15
+    with pytest.raises(RecipeError, match="needs the setting `constant`"):
+        build_chain(load("sft", ["update.policy.agg=sequence_sum_over_constant"]))

@@ -145,21 +145,18 @@ def describe(run: Any) -> str:
     )  # fmt: skip
     lines = [
         f"{run.recipe.name} on {chain.task.name}: {stages}",
-        arithmetic(plan, chain.samples, max_new=answer_limit(chain), learners=len(chain.update)),
+        arithmetic(plan, chain.samples, max_new=chain.answer_limit, learners=len(chain.update)),
         f"  trains {names or 'nothing'}",
     ]
+    for part in chain.update:
+        if part.has("partition") and (blocks := part.it.partition(run.trainer.ctx)):
+            lines += [f"  {part.key}: one second moment a block", *(f"    {line}" for line in blocks.splitlines())]
     if not drawn and (plan["epochs"] > 1 or plan["minibatch"]) and on_policy_only(chain):
         lines.append(
             "  policy_gradient corrects for nothing: from an iteration's second optimizer step on data are off-policy "
             "(ratio/mean shows how far; plan.minibatch=null plan.epochs=1 takes one step)"
         )
     return "\n".join(lines)
-
-
-def answer_limit(chain: Any) -> int | None:
-    """Most tokens of an answer; None where nothing is sampled."""
-    own = [part.it.limit(chain.task.it) for part in chain.rollout if part.has("limit")]
-    return own[0] if own else chain.task.it.max_new if chain.rollout else None
 
 
 def on_policy_only(chain: Any) -> bool:

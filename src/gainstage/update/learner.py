@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -17,6 +18,8 @@ from gainstage.update.objectives.policy.aggregation import token_weights
 from gainstage.update.optimizers.build import NonFinite, build_optimizer, clip_and_check, scheduled_lr
 
 Stats = dict[str, "float | Tensor"]
+IDLE = 50
+"""Optimizer steps in a row without a masked token, after which a mask is said to be idle."""
 
 
 @dataclass
@@ -82,6 +85,15 @@ class Learner:
                 if parameter.requires_grad:
                     yield f"{role}.{key}", parameter
 
+    def partition(self, ctx: Ctx) -> str:
+        """How the optimizer cuts the weights into blocks, as a table; empty where it does not."""
+        module = getattr(ctx.models[self.train[0].split(".")[0]], "module", None)
+        made = self._optimizer(list(self.parameters(ctx)), module)
+        return made.table(fold=True) if hasattr(made, "table") else ""
+
+    def watch(self, numbers: Mapping[str, float]) -> None:
+        """Look at the numbers of an optimizer step."""
+
     def prepare(self, minibatch: Batch, ctx: Ctx) -> bool:
         """Write what depends on the whole minibatch, before it is split; False where nothing in it can be learned."""
         return True
@@ -126,7 +138,9 @@ def optimise(learner: Learner, minibatch: Batch, ctx: Ctx, microbatch: int | Non
     for role in {name.split(".")[0] for name in learner.train}:
         ctx.models.updated(role)
     ctx.meter.charge("gradient_steps", 1)
-    return {"loss": total, "grad/norm": norm, "lr": rate, **tally.means()}
+    numbers = {"loss": total, "grad/norm": norm, "lr": rate, **tally.means()}
+    learner.watch(numbers)
+    return numbers
 
 
 class Tally:
@@ -156,7 +170,7 @@ class PolicyLearner(Learner):
     """Trains a policy by objectives that add: each gives a term per decision, `agg` says how terms become one number.
 
     `agg`: `sequence_mean` (mean of per-sequence means), `token_mean`, `sequence_sum`,
-    `sequence_sum_over_constant` (with `constant`).
+    `sequence_sum_over_constant` (with `constant`, in tokens; absent = the longest answer the recipe allows).
     """
 
     objectives: list[str | dict[str, Any]] = field(default_factory=lambda: ["clipped"])
@@ -176,8 +190,36 @@ class PolicyLearner(Learner):
         self.wants = tuple(dict.fromkeys(w for _, term in self.terms for w in getattr(term, "wants", ())))
         self.writes = ("weight",)
         self.splits = all(getattr(term, "splits", True) for _, term in self.terms)
-        if self.agg == "sequence_sum_over_constant" and not self.constant:
-            raise RecipeError("update.policy: agg sequence_sum_over_constant needs the setting `constant` (tokens)")
+        self.idle = 0
+
+    def allow(self, longest: int | None) -> None:
+        """Told the most tokens of an answer, when the recipe is built.
+
+        Raises:
+            ValueError: the aggregation divides by a constant that nobody gave.
+        """
+        if self.agg == "sequence_sum_over_constant" and self.constant is None:
+            if longest is None:
+                raise ValueError("agg sequence_sum_over_constant needs the setting `constant` (tokens)")
+            self.constant = float(longest)
+
+    def watch(self, numbers: Mapping[str, float]) -> None:
+        """Say it once where a mask that stands in for the clip has had nothing to do for long."""
+        masked = numbers.get("ratio/masked")
+        self.idle = self.idle + 1 if masked == 0 else 0
+        if self.idle == IDLE:
+            warnings.warn(
+                f"update.policy: the mask kept every token for {IDLE} optimizer steps (ratio/masked 0), so it changes "
+                "nothing; take more steps on each batch (plan.minibatch, plan.epochs) or larger ones (lr)",
+                stacklevel=2,
+            )
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "idle": self.idle}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.idle = int(state.get("idle", 0))
 
     def prepare(self, minibatch: Batch, ctx: Ctx) -> bool:
         kept = None

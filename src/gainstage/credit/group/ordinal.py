@@ -84,7 +84,11 @@ def _place(r: Tensor, ties: Ties) -> Tensor:
 @component("credit")
 @dataclass
 class Ordinal:
-    """Advantages by rank inside the group: outliers and the scale of a reward model do not matter."""
+    """Advantages by rank inside the group: outliers and the scale of a reward model do not matter.
+
+    A reward made at every read that is NaN has the lowest rank. An answer that a verifier or a reward function gave
+    no finite number never comes here: the loop leaves it out and counts it under `failures/reward/`.
+    """
 
     low: float = -2.0
     """Advantage of the worst answer."""

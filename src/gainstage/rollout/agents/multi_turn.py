@@ -136,8 +136,7 @@ class MultiTurn:
             for request in requests
             for k in range(request.samples)
         ]
-        limit = self.max_turns or getattr(ctx.task, "max_turns", None) or MAX_TURNS
-        for turn in range(limit):
+        for turn in range(self._turns(ctx.task)):
             live = [episode for episode in episodes if episode.stop is None]
             for episode, completion in self._act(live, turn, ctx):
                 self._advance(episode, completion, turn, ctx)
@@ -151,6 +150,13 @@ class MultiTurn:
             _row(episode, {name: found.get(name) for name in names}, tag)
             for episode, found in zip(episodes, parts, strict=True)
         ]
+
+    def limit(self, task: Any) -> int:
+        """Most tokens that the policy writes in one episode of this task."""
+        return (self.max_new or task.max_new) * self._turns(task)
+
+    def _turns(self, task: Any) -> int:
+        return self.max_turns or getattr(task, "max_turns", None) or MAX_TURNS
 
     def _open(self, request: Request, sample: int, ctx: Ctx, policy: Any) -> Episode:
         problem = request.problem

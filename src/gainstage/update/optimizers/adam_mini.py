@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
@@ -117,15 +118,21 @@ class AdamMini(Optimizer):
         parameters = [parameter for group in self.param_groups for parameter in group["params"]]
         return sum(p.numel() for p in parameters), sum(self.blocks[id(p)].count for p in parameters)
 
-    def table(self) -> str:
-        """The partition, one tensor a line: name, shape, rule, number of blocks; and the sum."""
-        rows = [("tensor", "shape", "rule", "blocks")]
+    def table(self, fold: bool = False) -> str:
+        """The partition, one tensor a line: name, shape, rule, number of blocks; and the sum.
+
+        Args:
+            fold: layers that are cut alike share a line, `*` for their number.
+        """
+        seen: dict[tuple[str, str, str], int] = {}
         for group in self.param_groups:
             for parameter in group["params"]:
-                blocks = self.blocks[id(parameter)]
+                name, blocks = self.names[id(parameter)], self.blocks[id(parameter)]
                 shape = "x".join(map(str, parameter.shape)) or "scalar"
-                rows.append((self.names[id(parameter)], shape, blocks.rule, f"{blocks.count:,}"))
+                key = (re.sub(r"\.\d+\.", ".*.", name) if fold else name, shape, blocks.rule)
+                seen[key] = seen.get(key, 0) + blocks.count
         weights, count = self.numbers()
+        rows = [("tensor", "shape", "rule", "blocks"), *((*key, f"{blocks:,}") for key, blocks in seen.items())]
         rows.append(("sum", f"{weights:,} weights", "", f"{count:,}"))
         a, b, c, d = (max(map(len, column)) for column in zip(*rows))
         return "\n".join(f"{name:<{a}}  {shape:<{b}}  {rule:<{c}}  {count:>{d}}" for name, shape, rule, count in rows)
