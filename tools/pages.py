@@ -12,20 +12,30 @@ from pathlib import Path
 
 from gainstage import registry
 from gainstage.chain import Part, build_chain
-from gainstage.measure.ledger import load as rows_in
-from gainstage.measure.ledger import markdown
+from gainstage.cli.catalogue import check_line
+from gainstage.measure.ledger import evidence, markdown
+from gainstage.measure.ledger import load as all_rows
 from gainstage.recipe import Evaluate, Plan, Recipe, Save, catalog, load, phase_recipe
 from gainstage.running import citation
 
 ROOT = Path(__file__).resolve().parent.parent
 OUT = ROOT / "docs" / "reference"
 LEDGER = ROOT / "docs" / "ledger" / "ledger.jsonl"
+LEDGER_HEAD = """# Ledger
+
+What each paper claims beside what was measured here, good or bad, newest first. `expected` is what the claim says of
+the metric in the method's small-scale check, `outcome` whether the 95 % interval bears it out, `over all` whether the
+difference still stands after Holm's correction over all rows. How it is made:
+[reproduce a claim](../how-to/reproduce.md).
+
+"""
 
 
 def method_page(name: str) -> str:
     """One method: paper, claim, chain, components with their settings, recipe, what was measured."""
     recipe = load(name)
     lines = [f"# {name}", "", recipe.title + ".", "", f"- paper: {citation(recipe.paper)}", f"- claim: {recipe.claim}"]
+    lines.append(f"- check: {check_line(recipe.check)}")
     if recipe.notes:
         lines.append(f"- note: {recipe.notes}")
     if recipe.extends:
@@ -35,6 +45,7 @@ def method_page(name: str) -> str:
         "```",
         f"gainstage train {name}",
         f"gainstage show {name} --flat",
+        f"gainstage reproduce {name}",
         f"gainstage compare grpo {name}" if name != "grpo" else "gainstage compare grpo rgra",
         "```",
         "",
@@ -77,7 +88,7 @@ def own_yaml(recipe: Recipe) -> str:
 
 
 def measured(name: str) -> list[str]:
-    mine = [row for row in rows_in(LEDGER) if row.method == name] if LEDGER.exists() else []
+    mine = [row for row in evidence(all_rows(LEDGER)) if row.method.partition(" (")[0] == name]
     return markdown(mine).splitlines() if mine else ["No measurement yet."]
 
 
@@ -116,9 +127,14 @@ def pages() -> dict[Path, str]:
     found = {OUT / "methods" / f"{name}.md": method_page(name) for name in catalog()}
     index = ["# Methods", "", "| method | what it is | paper |", "|---|---|---|"]
     index += [f"| [{n}](methods/{n}.md) | {load(n).title} | {citation(load(n).paper)} |" for n in catalog()]
-    rows = rows_in(LEDGER) if LEDGER.exists() else []
-    head = "# Ledger\n\nWhat each paper claims beside what was measured here, good or bad, newest last.\n\n"
-    found[LEDGER.parent / "index.md"] = head + (markdown(rows) if rows else "Nothing yet.")
+    rows = evidence(all_rows(LEDGER))
+    seen = {row.method.partition(" (")[0] for row in rows}
+    missing = ", ".join(f"[{n}](../reference/methods/{n}.md)" for n in catalog() if n not in seen)
+    found[LEDGER.parent / "index.md"] = (
+        LEDGER_HEAD
+        + (markdown(rows) if rows else "Nothing yet.\n")
+        + (f"\nNot measured yet: {missing}.\n" if missing else "")
+    )
     return {**found, OUT / "methods.md": "\n".join([*index, ""]), OUT / "components.md": components_page()}
 
 

@@ -18,7 +18,8 @@ from gainstage.tracking.folder import read_metrics
 RUN = CliRunner()
 TINY = ["plan.groups=4", "plan.minibatch=16", "iterations=2", "evaluate.problems=4", "evaluate.samples=1",
         "evaluate.final_problems=4", "evaluate.final_samples=2"]  # fmt: skip
-COMMANDS = ["train", "compare", "evaluate", "methods", "show", "tasks", "pretrain", "sample", "doctor"]
+COMMANDS = ["train", "compare", "reproduce", "ledger", "evaluate", "methods", "show", "tasks", "pretrain", "sample",
+            "doctor"]  # fmt: skip
 
 
 def gs(*args: str, code: int = 0) -> str:

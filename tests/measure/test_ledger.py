@@ -1,7 +1,22 @@
+from dataclasses import replace
+
 import pytest
 
 from gainstage.measure.compare import compare
-from gainstage.measure.ledger import LedgerRow, append, commit, load, markdown, rows_of
+from gainstage.measure.ledger import (
+    QUICK,
+    LedgerRow,
+    append,
+    commit,
+    evidence,
+    held,
+    line,
+    load,
+    markdown,
+    newest,
+    rows_of,
+    shipped,
+)
 
 
 def test_rows_of_a_comparison_are_kept_and_read_back(make_runs, tmp_path):
@@ -40,3 +55,55 @@ def test_an_empty_and_a_broken_ledger(tmp_path):
 
 def test_commit_outside_a_repository(tmp_path):
     assert commit(tmp_path) == ""
+
+
+def test_a_row_judges_the_claim(make_runs):
+    report = compare(make_runs({"grpo": 0.5, "better": 0.8}, seeds=range(5)))
+    for word, says in (("higher", "as claimed"), ("lower", "against the claim"), ("equal", "against the claim")):
+        (row,) = rows_of(report, "2026-01-31", expected={"better": word})
+        assert (row.expected, row.outcome) == (word, says)
+        assert 0 <= row.p < 0.01 and says in line(row)
+    assert rows_of(report, "2026-01-31")[0].outcome == ""
+
+
+def test_the_margin_of_other_metrics_is_relative_to_the_baseline(make_runs):
+    """Lengths near 19 tokens: a margin of 5 % is about a token, of 0.01 % nothing."""
+    report = compare(make_runs({"grpo": 0.5, "same": 0.5}, seeds=range(5)), "length/mean")
+    assert report.arms[0].value.value > 10
+    outcomes = [rows_of(report, "2026-01-31", expected={"same": "equal"}, margin=m)[0].outcome for m in (0.5, 1e-4)]
+    assert outcomes == ["as claimed", "undecided"]
+
+
+def test_a_quick_look_has_no_verdict_and_is_no_evidence(make_runs):
+    report = compare(make_runs({"grpo": 0.5, "better": 0.8}, seeds=range(5)))
+    (row,) = rows_of(report, "2026-01-31", expected={"better": "higher"}, quick=True)
+    assert (row.verdict, row.outcome) == (QUICK, "")
+    assert evidence([row]) == [] and "no evidence" in line(row)
+
+
+def test_what_cannot_be_compared_bears_nothing_out(make_runs, make_run, manifest):
+    other = replace(manifest, problems="other")
+    runs = [*make_runs({"grpo": 0.5}), *(make_run("better", seed, 0.8, manifest=other) for seed in range(3))]
+    (row,) = rows_of(compare(runs), "2026-01-31", expected={"better": "higher"})
+    assert (row.verdict, row.outcome, row.gain) == ("not comparable", "undecided", None)
+
+
+def test_a_repeated_measurement_counts_once():
+    row = LedgerRow("2026-01-02", "b", "a", "t", "pass@1", "gain confirmed", settings="s", code="c", p=0.01)
+    again, other = replace(row, date="2026-02-02"), replace(row, code="d")
+    assert newest([row, again, other]) == [again, other]
+    old = LedgerRow("2025-01-02", "b", "a", "t", "pass@1", "gain confirmed")  # before rows told their settings
+    assert newest([old, old]) == [old, old]
+
+
+def test_chance_findings_of_a_large_ledger_do_not_stand():
+    rows = [LedgerRow("d", f"m{i}", "a", "t", "pass@1", "v", p=p) for i, p in enumerate((0.04, 0.0001, None, 0.5))]
+    assert held(rows) == [False, True, None, False]
+    assert held(rows[:1]) == [True]
+    table = markdown(rows).splitlines()
+    assert ["stands" in row for row in table[2:]] == [False, True, False, False]
+
+
+def test_the_shipped_ledger_is_there_and_holds_measurements_only():
+    rows = load(shipped())
+    assert rows and not any(row.quick for row in rows)

@@ -88,7 +88,7 @@ def show(
         )
         return
     print(f"{recipe.name}: {recipe.title}\n  paper    {paper_line(recipe.paper)}")
-    for label, text in (("claim", recipe.claim), ("check", recipe.check), ("notes", recipe.notes)):
+    for label, text in (("claim", recipe.claim), ("check", check_line(recipe.check)), ("notes", recipe.notes)):
         if text:
             print(f"  {label:8} {text.strip()}")
     for index, chain in enumerate(chains):
@@ -101,6 +101,21 @@ def show(
                 f"writes {', '.join(row['writes']) or '-'}"
             )
     print("\n" + recipe.yaml())
+
+
+def check_line(check: Any) -> str:
+    """The declared small-scale check in one line."""
+    from gainstage.measure.budget import Budget
+    from gainstage.measure.metrics import describe, short
+
+    names = [task if isinstance(task, str) else next(iter(task)) for task in check.tasks]
+    spent = (
+        f"{short(limit)} {describe('budget/' + axis).label}" for axis, limit in Budget(**check.budget).limits.items()
+    )
+    claims = (f"{metric} {word}" for metric, word in check.expect.items())
+    effort = f"{check.seeds} seeds, {', '.join(spent)}"
+    line = f"{', '.join(claims)}, against {check.against} on {' and '.join(names)} ({effort})"
+    return f"{line}. {check.note}" if check.note else line
 
 
 def columns(chain: Any) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from gainstage import __version__
-from gainstage.cli import catalogue, compare, doctor, evaluate, models, train
+from gainstage.cli import catalogue, compare, doctor, evaluate, ledger, models, reproduce, train
 
 app = typer.Typer(
     name="gainstage",
@@ -36,6 +36,8 @@ def main(
 
 app.command("train")(train.train)
 app.command("compare")(compare.compare)
+app.command("reproduce")(reproduce.reproduce)
+app.command("ledger")(ledger.ledger)
 app.command("evaluate")(evaluate.evaluate)
 app.command("methods")(catalogue.methods)
 app.command("show")(catalogue.show)

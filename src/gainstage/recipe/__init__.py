@@ -7,12 +7,14 @@ from pathlib import Path
 
 from gainstage.recipe.entries import LISTS, OPTIONS, Entry, entry_name, split_entry
 from gainstage.recipe.files import catalog, compose, merge
-from gainstage.recipe.overrides import override, parse_override
+from gainstage.recipe.overrides import lookup, override, parse_override
 from gainstage.recipe.schema import Evaluate, PhaseSpec, Plan, Recipe, Save, check, phase_recipe
+from gainstage.recipe.small_scale import SearchSpace, SmallScaleCheck
 
 __all__ = [
-    "LISTS", "OPTIONS", "Entry", "Evaluate", "PhaseSpec", "Plan", "Recipe", "Save", "catalog", "check", "compose",
-    "entry_name", "load", "merge", "override", "parse_override", "phase_recipe", "split_entry",
+    "LISTS", "OPTIONS", "Entry", "Evaluate", "PhaseSpec", "Plan", "Recipe", "Save", "SearchSpace", "SmallScaleCheck",
+    "catalog", "check", "compose", "entry_name", "load", "lookup", "merge", "override", "parse_override",
+    "phase_recipe", "split_entry",
 ]  # fmt: skip
 
 

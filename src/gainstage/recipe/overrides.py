@@ -83,3 +83,25 @@ def _set(node: Any, path: list[str], value: Any, text: str) -> None:
         below = {"load": below} if node.get("policy") is not None or head == "policy" else {below: {}}
     node[head] = {} if below is None else below
     _set(node[head], rest, value, text)
+
+
+def lookup(data: Mapping[str, Any], key: str) -> Any:
+    """The value that an override of this key would replace.
+
+    Raises:
+        KeyError: the recipe does not state it.
+    """
+    node: Any = data
+    for segment in key.split("."):
+        if isinstance(node, list):
+            named = {
+                e["name"] if isinstance(e, Mapping) and isinstance(e.get("name"), str) else entry_name(e): e
+                for e in node
+            }
+            entry = named[segment]
+            node = entry if not isinstance(entry, Mapping) or "name" in entry else next(iter(entry.values())) or {}
+        elif isinstance(node, Mapping):
+            node = node[segment]
+        else:
+            raise KeyError(key)
+    return node

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from gainstage.measure.budget import Budget
 from gainstage.recipe.entries import LISTS, Entry, entry_name
 from gainstage.recipe.files import merge, remake_roles
+from gainstage.recipe.small_scale import SearchSpace, SmallScaleCheck
 from gainstage.registry import RecipeError, near
 
 
@@ -86,6 +87,10 @@ class PhaseSpec(BaseModel):
     budget: dict[str, float] = {}
 
 
+WORDS = {"name", "title", "paper", "claim", "check", "tune", "notes", "tags"}
+"""Keys that say something about a recipe and change no number."""
+
+
 class Recipe(Strict):
     """A method, fully spelled out."""
 
@@ -93,7 +98,8 @@ class Recipe(Strict):
     title: str = ""
     paper: str | dict[str, Any] | None = None
     claim: str = ""
-    check: str = ""
+    check: SmallScaleCheck = SmallScaleCheck()
+    tune: dict[str, SearchSpace] = {}
     notes: str = ""
     tags: list[str] = []
     extends: str | None = None
@@ -116,12 +122,12 @@ class Recipe(Strict):
 
     def fingerprint(self) -> str:
         """Hash of everything that decides the numbers (not of names, notes and places)."""
-        data = self.model_dump(exclude={"name", "title", "paper", "claim", "check", "notes", "tags", "extends", "save"})
+        data = self.model_dump(exclude=WORDS | {"extends", "save"})
         return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:16]
 
     def yaml(self) -> str:
-        """The resolved recipe, ready to be run again."""
-        data = self.model_dump(exclude_defaults=False, exclude={"extends"}, mode="json")
+        """The resolved recipe, ready to be run again; without the check, which belongs to the method as published."""
+        data = self.model_dump(exclude={"extends", "check", *(() if self.tune else ("tune",))}, mode="json")
         return yaml.safe_dump(
             {k: v for k, v in data.items() if v not in (None, "", [])}, sort_keys=False, width=110, allow_unicode=True
         )
