@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from gainstage.cli import doctor
 
 MACHINE = {
-    "platform": "Linux", "processor": "a processor", "cores": 2, "threads": 1, "omp_num_threads": "1",
+    "platform": "Linux", "processor": "a processor", "cores": 2, "threads": 1, "omp_num_threads": "1", "load": 0.2,
     "memory_gigabytes": 24.0, "memory_free_gigabytes": 20.0, "disk_free_gigabytes": 50.0, "gpus": [],
     "torch_cuda": None, "mps": False, "nvidia_driver": False,
 }  # fmt: skip
@@ -98,6 +98,7 @@ def test_conflicts_around_it_are_notes_and_elsewhere_nothing(monkeypatch: pytest
         ({"nvidia_driver": True, "torch_cuda": "13.0"}, {}, "CUDA 13.0, but it sees no GPU"),
         ({"threads": 8}, {}, "8 threads on 2 cores"),
         ({}, {"1 thread": 20.0, "2 threads": 15.0}, "one thread is the better choice"),
+        ({"load": 3.1}, {"1 thread": 20.0, "2 threads": 15.0}, "look again when they are done"),
         ({"memory_free_gigabytes": 0.5}, {}, "0.5 GB of memory"),
         ({"disk_free_gigabytes": 0.5}, {}, "0.5 GB of disk"),
     ],

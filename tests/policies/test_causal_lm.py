@@ -289,3 +289,39 @@ def test_compiled_trunk_gives_the_same_numbers() -> None:
         assert torch.allclose(
             models["policy"].evaluate(batch).logprobs, models["plain"].evaluate(batch).logprobs, atol=1e-4
         )
+
+
+def test_a_hub_name_without_a_network_fails_at_once(monkeypatch):
+    """Neither the probe nor the loading waits for the many retries of the hub's client."""
+    import time
+
+    import huggingface_hub
+    from huggingface_hub import constants
+
+    from gainstage.policies.language import sources
+
+    class Silent:
+        def head(self, url, timeout):
+            time.sleep(30)
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(huggingface_hub, "get_session", Silent)
+    started = time.monotonic()
+    with pytest.raises(RecipeError, match="hub cannot be reached"):
+        sources.load_causal_lm("nobody/nothing-of-that-name")
+    assert 2 <= time.monotonic() - started < 6
+    monkeypatch.setattr(huggingface_hub, "get_session", lambda: type("Here", (), {"head": lambda *a, **k: None})())
+    assert sources.hub_answers()
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert not sources.hub_answers()
+
+
+def test_a_model_in_the_cache_is_loaded_without_the_network(monkeypatch, tmp_path):
+    import huggingface_hub
+
+    from gainstage.policies.language import sources
+
+    monkeypatch.setattr(sources, "hub_answers", lambda: False)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda name, local_files_only: sources.locate("micro"))
+    module, _, _ = sources.load_causal_lm("somebody/micro")
+    assert module.config.name_or_path == "somebody/micro"

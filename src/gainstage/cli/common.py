@@ -24,7 +24,8 @@ PolicyName = Annotated[
     typer.Option("--policy", help="Model: micro, smollm2, a folder, a run, or a hub name.", show_default=False),
 ]
 TaskName = Annotated[
-    str | None, typer.Option("--task", help="Task: a name, jsonl:PATH, hf:ID, rg:NAME.", show_default=False)
+    str | None,
+    typer.Option("--task", help="Task: a name, jsonl:PATH, parquet:PATH, hf:ID, rg:NAME.", show_default=False),
 ]
 Plugins = Annotated[
     list[Path] | None,

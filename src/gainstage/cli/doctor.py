@@ -179,6 +179,7 @@ def machine() -> dict[str, Any]:
         "cores": cores(),
         "threads": torch.get_num_threads(),
         "omp_num_threads": os.environ.get("OMP_NUM_THREADS"),
+        "load": round(psutil.getloadavg()[0], 1),
         "memory_gigabytes": round(memory.total / GIGA, 1),
         "memory_free_gigabytes": round(memory.available / GIGA, 1),
         "disk_free_gigabytes": round(disk.free / GIGA, 1),
@@ -300,8 +301,13 @@ def check_machine(found: dict[str, Any], matmul: dict[str, float]) -> list[Findi
             findings.append(Finding(False, text + " (CUDA_VISIBLE_DEVICES empty, or the driver too old)", "nvidia-smi"))
     speeds = list(matmul.values())
     if len(speeds) == 2 and speeds[1] < 1.1 * speeds[0]:
-        text = f"{found['cores']} threads are no faster than one here (another program may be busy); for small models"
-        findings.append(Finding(False, f"{text} one thread is the better choice", "export OMP_NUM_THREADS=1"))
+        text = f"{found['cores']} threads are no faster than one here"
+        if found["load"] > found["cores"] / 2:
+            text += f", but other programs are busy (load {found['load']}): look again when they are done"
+            findings.append(Finding(False, text))
+        else:
+            text += "; for small models one thread is the better choice"
+            findings.append(Finding(False, text, "export OMP_NUM_THREADS=1"))
     if found["threads"] > found["cores"]:
         text = f"torch uses {found['threads']} threads on {found['cores']} cores, which slows it down"
         findings.append(Finding(False, text, f"export OMP_NUM_THREADS={found['cores']}"))

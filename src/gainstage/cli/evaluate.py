@@ -13,7 +13,9 @@ from gainstage.cli.common import AsJson, Device, PolicyName, Threads, people_err
 
 @people_errors
 def evaluate(
-    task: Annotated[str, typer.Option("--task", help="Task: a name, jsonl:PATH, hf:ID, rg:NAME.")] = "arithmetic",
+    task: Annotated[
+        str, typer.Option("--task", help="Task: a name, jsonl:PATH, parquet:PATH, hf:ID, rg:NAME.")
+    ] = "arithmetic",
     policy: PolicyName = None,
     settings: Annotated[
         list[str] | None,

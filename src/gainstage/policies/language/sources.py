@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import json
 import os
+import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -93,16 +95,56 @@ def load_causal_lm(source: str, dtype: str = "float32", trust_remote_code: bool 
         module, _, _ = load_causal_lm(base, dtype, trust_remote_code)
         adapted = peft.PeftModel.from_pretrained(module, path, is_trainable=True)
         return module, AutoTokenizer.from_pretrained(path), adapted
+    folder = path if Path(path).is_dir() or hub_answers() else cached_folder(path)
     try:
         module = AutoModelForCausalLM.from_pretrained(
-            path, dtype=getattr(torch, dtype), trust_remote_code=trust_remote_code, attn_implementation="sdpa"
+            folder, dtype=getattr(torch, dtype), trust_remote_code=trust_remote_code, attn_implementation="sdpa"
         )
-        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
     except (OSError, ValueError, SafetensorError) as error:
         first = str(error).strip().split("\n")[0]
         raise RecipeError(f"cannot load the model {source!r}: {first}") from error
     module.config.name_or_path = str(path)
     return module, tokenizer, None
+
+
+def hub_answers(seconds: float = 2.0) -> bool:
+    """Whether the Hugging Face hub can be reached; False as well where `HF_HUB_OFFLINE` is set.
+
+    One request that is waited for `seconds`: clients of the hub try for half a minute before they give up.
+    """
+    from huggingface_hub import constants, get_session
+
+    if constants.HF_HUB_OFFLINE:
+        return False
+    answered = threading.Event()
+
+    def ask() -> None:
+        with contextlib.suppress(Exception):  # whatever goes wrong, there is no answer
+            get_session().head(constants.ENDPOINT, timeout=seconds)
+            answered.set()
+
+    asking = threading.Thread(target=ask, daemon=True)  # looking up a name has no limit of its own
+    asking.start()
+    asking.join(seconds)
+    return answered.is_set()
+
+
+def cached_folder(name: str) -> str:
+    """The folder that the hub's client keeps a model in; nothing of it asks the network.
+
+    Raises:
+        RecipeError: the model was never downloaded.
+    """
+    from huggingface_hub import snapshot_download
+
+    try:
+        return str(snapshot_download(name, local_files_only=True))
+    except (OSError, ValueError):
+        raise RecipeError(
+            f"cannot load the model {name!r}: there is no folder of that name, it is not in the local cache of the "
+            "Hugging Face hub, and the hub cannot be reached from here; check the name, or give the folder of a model"
+        ) from None
 
 
 def locate(source: str) -> str:
