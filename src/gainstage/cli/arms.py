@@ -71,6 +71,7 @@ def write_report(
     metric: str,
     complete: Callable[[Report], Report] | None = None,
     *,
+    axis: str | None = None,
     sequential: bool = False,
     effect: float | None = None,
 ) -> Report:
@@ -78,6 +79,7 @@ def write_report(
 
     Args:
         complete: adds to the report what the runs do not know, such as what tuning them cost.
+        axis: what is to be spent equally and what the curves are drawn against first; the budget's where None.
         sequential: the number of seeds was not fixed beforehand.
         effect: smallest difference that matters.
     """
@@ -90,6 +92,7 @@ def write_report(
         [record for job in plan if (record := load_record(job.folder)) is not None],
         metric,
         baseline=plan[0].arm,
+        axis=axis,
         title=" against ".join(dict.fromkeys(job.arm for job in plan)),
         created=datetime.now(UTC).isoformat(timespec="minutes"),
         sequential=sequential,

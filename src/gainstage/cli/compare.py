@@ -5,13 +5,19 @@ from __future__ import annotations
 import multiprocessing
 import webbrowser
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gainstage.cli.arms import home_name, plan_runs, write_report
-from gainstage.cli.common import AsJson, BudgetText, Plugins, PolicyName, TaskName, changes, people_errors, prepare
-from gainstage.cli.side_by_side import run_all
+from gainstage.cli.common import AsJson, Plugins, PolicyName, TaskName, changes, people_errors, prepare
+from gainstage.cli.power import finished_pairs, plans_of, print_plans
+from gainstage.cli.rounds import seeds_a_round, until_decided
+from gainstage.cli.side_by_side import Job, run_all
+from gainstage.cli.tuning import tune_arms
+
+if TYPE_CHECKING:
+    from gainstage.measure.compare import Report
 
 DEFAULT = ["grpo", "rgra", "reinforce_pp"]
 DEFAULT_BUDGET = ["generated_tokens=80k"]
@@ -28,7 +34,10 @@ def compare(
     ] = None,
     task: TaskName = None,
     policy: PolicyName = None,
-    budget: BudgetText = None,
+    budget: Annotated[
+        list[str] | None,
+        typer.Option("--budget", help="Limit of every run, axis=number.", show_default=f"{' '.join(DEFAULT_BUDGET)}"),
+    ] = None,
     seeds: Annotated[int, typer.Option("--seeds", help="Runs of each arm.")] = 3,
     common: Annotated[
         list[str] | None, typer.Option("--set", help="Change for every arm, key=value.", show_default=False)
@@ -42,6 +51,40 @@ def compare(
     runs: Annotated[Path, typer.Option("--runs", help="Folder of all runs.")] = Path("runs"),
     jobs: Annotated[int, typer.Option("--jobs", "-j", help="Runs side by side; 0 = one a core.")] = 0,
     metric: Annotated[str, typer.Option("--metric", help="What is compared.")] = "pass@1",
+    axis: Annotated[
+        str | None,
+        typer.Option(
+            "--axis",
+            help="What is to be spent equally, and what curves are drawn against: seconds, flops ...",
+            show_default="the budget's",
+        ),
+    ] = None,
+    tune: Annotated[
+        str | None,
+        typer.Option(
+            "--tune",
+            help="Tune every arm first, each with as many runs: trials=8, or trials=8,keys=update.policy.lr.",
+            show_default=False,
+        ),
+    ] = None,
+    until: Annotated[
+        bool,
+        typer.Option("--until-decided", help="Add seeds until every verdict stands; its intervals hold at every look."),
+    ] = False,
+    most: Annotated[int, typer.Option("--max-seeds", help="Last look of --until-decided.")] = 20,
+    effect: Annotated[
+        float | None,
+        typer.Option(
+            "--effect", help="Smallest difference that matters: 0.02 = two points of pass@1.", show_default=False
+        ),
+    ] = None,
+    power: Annotated[
+        bool, typer.Option("--power", help="How many seeds do I need? From finished runs, else from a pilot or --sd.")
+    ] = False,
+    sd: Annotated[
+        float | None,
+        typer.Option("--sd", help="For --power: spread of one paired difference, if known.", show_default=False),
+    ] = None,
     plugin: Plugins = None,
     as_json: AsJson = False,
     show: Annotated[bool, typer.Option("--open", help="Open the report in a browser.")] = False,
@@ -61,24 +104,63 @@ def compare(
 
       gainstage compare grpo 'grpo,update.policy.lr=3e-4' --name learning-rate
 
+      gainstage compare grpo dapo --tune trials=8 --name tuned
+
       gainstage compare grpo my_method.yaml --plugin my_method.py
+
+      gainstage compare grpo dapo --power --effect 0.02
+
+      gainstage compare grpo dapo --until-decided --max-seeds 20
     """
     prepare(None, plugin)
-    from gainstage.measure.tables import print_table
+    from gainstage.measure.budget import check_axis
+    from gainstage.measure.planning import check_effect, plan_seeds
+    from gainstage.measure.printing import print_table
     from gainstage.registry import RecipeError
 
     if seeds < 1:
         raise RecipeError(f"--seeds must be at least 1, got {seeds}")
     if jobs < 0:
         raise RecipeError(f"--jobs must be at least 1 (0 = one a core), got {jobs}")
+    if sd is not None and not power:
+        raise RecipeError("--sd belongs to --power")
+    check_effect(effect, metric)
+    if axis is not None:
+        check_axis(axis)
     chosen = arms or DEFAULT
     home = runs / (name or home_name(chosen))
     shared = changes(list(common or []), task, policy, None, budget or DEFAULT_BUDGET)
     cores = multiprocessing.cpu_count()
     jobs = jobs or cores
-    plan = plan_runs(chosen, range(seeds), shared, home, plugin or [], max(cores // jobs, 1))
-    run_all(plan, jobs)
-    report = write_report(plan, home, metric)
+    threads = max(cores // jobs, 1)
+    if power and sd is not None:
+        print_plans([plan_seeds(sd, effect=effect, comparisons=max(len(chosen) - 1, 1), metric=metric)], as_json)
+        return
+    plan_runs(chosen, range(1), shared, home, plugin or [], threads)  # every mistake is said before the first run
+    tuning = None if tune is None else tune_arms(chosen, tune, shared, home, plugin or [], threads, jobs, metric)
+
+    def plan_of(those: range) -> list[Job]:
+        plan = plan_runs(chosen, those, shared, home, plugin or [], threads)
+        return tuning.applied(plan) if tuning else plan
+
+    def run(plan: list[Job]) -> None:
+        run_all(plan, jobs)
+
+    def measure(plan: list[Job]) -> Report:
+        complete = tuning.reported if tuning else None
+        return write_report(plan, home, metric, complete, axis=axis, sequential=until, effect=effect)
+
+    if power:
+        finished = finished_pairs(plan_of(range(max(seeds, most))))
+        if len({job.seed for job in finished}) < 2:
+            run(finished := plan_of(range(seeds)))
+        print_plans(plans_of(finished, metric, effect), as_json)
+        return
+    if until:
+        report = until_decided(plan_of, run, measure, first=seeds, most=most, step=seeds_a_round(jobs, chosen))
+    else:
+        run(plan := plan_of(range(seeds)))
+        report = measure(plan)
     if as_json:
         print(report.to_json())
     else:
