@@ -53,7 +53,7 @@ def test_override_of_a_nested_objective_and_swap_of_an_entry() -> None:
 
 def test_overrides_reach_into_a_phase_by_its_name() -> None:
     recipe = load("iw_opd", ["phases.distil.credit.teacher_logratio.positions=first", "phases.teach.iterations=7"])
-    assert recipe.phases[1]["credit"][1] == {"teacher_logratio": {"gamma": 0.5, "positions": "first"}}
+    assert recipe.phases[1]["credit"][2] == {"teacher_logratio": {"gamma": 0.5, "positions": "first"}}
     assert (recipe.phases[0]["iterations"], recipe.phases[1]["iterations"]) == (7, 60)
     recipe = load("iw_opd", ["phases.distil.update.policy.objectives=[{clipped: {dual: 3.0}}]"])
     assert recipe.phases[1]["update"][0]["policy"]["objectives"] == [{"clipped": {"dual": 3.0}}]
@@ -93,7 +93,7 @@ def test_null_removes_an_entry_or_a_phase() -> None:
     lean = load("grpo", ["credit.reference_logprobs=null", "update.policy.objectives.reference_kl=null"])
     assert lean.credit == [{"group_relative": {"center": "mean", "scale": "sample"}}, "broadcast"]
     assert lean.update[0]["policy"]["objectives"] == [{"clipped": {"low": 0.2, "high": 0.2}}]
-    two = load("opd", ["phases.distil.credit.teacher_logratio=null"])
+    two = load("opd", ["phases.distil.credit.teacher_logratio=null", "phases.distil.credit.reverse_kl=null"])
     assert two.phases[1]["credit"] == [{"reference_logprobs": {"role": "teacher", "out": "teacher_logprobs"}}]
     assert load("grpo", ["plan.minibatch=null"]).plan.minibatch is None
     with pytest.raises(RecipeError, match=r"no phase 'teech'; did you mean 'teach'"):

@@ -7,6 +7,7 @@ import torch
 from tests.select.helpers_select import context, problems_of, trajectory
 
 from gainstage.select.curriculum.thompson import BetaDifficulty, Thompson, ThompsonSelector, information
+from gainstage.types import Problem
 
 
 def test_worked_numbers_of_a_belief():
@@ -184,3 +185,46 @@ def test_the_share_of_mixed_groups_rises_above_uniform():
         sampler.observe(found, ctx)
     late = [m for step, m in mixed if step >= 10]
     assert sum(late) / len(late) > 2 * 0.2
+
+
+def rated(*rates: object) -> list[Problem]:
+    return [Problem(f"p{i}", "?", meta={} if rate is None else {"rate": rate}) for i, rate in enumerate(rates)]
+
+
+def test_a_known_pass_rate_is_the_first_evidence():
+    """alpha = 1 + 2 p and beta = 1 + 2 (1 - p); what nothing is known of starts at the prior."""
+    sampler = Thompson(warm_start="rate", per_pass=1.0)
+    sampler.next(1, context(rated(0.0, 0.25, 1, None)))
+    state = sampler.state_dict()
+    assert state["alpha"].tolist() == [1.0, 1.5, 3.0, 1.0] and state["beta"].tolist() == [3.0, 2.5, 1.0, 1.0]
+    heavy = Thompson(warm_start="rate", warm_weight=200.0, per_pass=1.0)
+    torch.manual_seed(0)
+    picks = [r.problem.id for r in heavy.next(2, context(rated(0.0, 0.5, 1.0, 0.5, 0.0)))]
+    assert set(picks) == {"p1", "p3"}
+
+
+@pytest.mark.parametrize("rate", [1.5, -0.1, "often", float("nan")])
+def test_a_wrong_pass_rate_names_the_problem(rate: object):
+    with pytest.raises(ValueError, match=r"warm_start: 'rate' must hold pass rates in \[0, 1\], problem p1"):
+        Thompson(warm_start="rate").next(1, context(rated(0.5, rate)))
+
+
+def test_a_warm_start_from_a_column_that_is_not_there_is_an_error():
+    with pytest.raises(ValueError, match="no problem has a number in the column 'rate'"):
+        Thompson(warm_start="rate").next(1, context(problems_of(3)))
+    with pytest.raises(ValueError, match="warm_weight"):
+        Thompson(warm_weight=-1)
+
+
+def test_picks_are_logged_by_believed_success_and_spread():
+    ctx = context(rated(0.0, 0.0, 1.0, 1.0))
+    sampler = Thompson(warm_start="rate", warm_weight=98.0, per_pass=1.0)
+    sampler.next(4, ctx)  # beliefs 0.01 and 0.99
+    shares = [ctx.logged[f"thompson/picks/{lower}"] for lower in ("0.0", "0.2", "0.4", "0.6", "0.8")]
+    assert shares == [0.5, 0.0, 0.0, 0.0, 0.5]
+    assert ctx.logged["thompson/coverage"] == 1 and ctx.logged["thompson/most_picks"] == 1
+    again = Thompson(warm_start="rate", warm_weight=98.0, per_pass=1.0)
+    again.load_state_dict(sampler.state_dict())
+    fresh = context(rated(0.0, 0.0, 1.0, 1.0))
+    again.next(4, fresh)
+    assert fresh.logged["thompson/most_picks"] == 2

@@ -82,7 +82,8 @@ class CausalPolicy:
     def evaluate(self, batch: Batch, want: Sequence[str] = ()) -> PolicyOut:
         """Log-probs of the stored tokens at the decisions of `mask`, under the temperature they were drawn with.
 
-        `want` may hold `entropy` (same positions) and `hidden` (`[B, T, D]`, position t = state before token t).
+        `want` may hold `entropy` (same positions), `hidden` (`[B, T, D]`, position t = state before token t) and
+        `distribution` (log-probs of the whole vocabulary, `[N, V]`, one row a decision, as `mask` counts them).
         Gradients flow where they are enabled; without gradient the tokens are metered as scored.
         """
         with self._switch(), self._mixed():
@@ -108,6 +109,8 @@ class CausalPolicy:
             out.entropy = torch.zeros(shape, device=ids.device).view(-1).index_put((index,), entropy).view(shape)
         if "hidden" in want:
             out.extras["hidden"] = torch.cat((hidden[:, :1] * 0, hidden[:, :-1]), 1)
+        if "distribution" in want:
+            out.extras["distribution"] = torch.log_softmax(self.logits(before, scale), -1)
         return out
 
     def logprobs(self, prefix: list[Ids], cont: list[Ids], *, grad: bool = False) -> list[Tensor]:
@@ -154,25 +157,26 @@ class CausalPolicy:
         padded = states.new_zeros(layout.rows * layout.steps, states.shape[-1]).index_copy(0, flat, states)
         return padded.view(layout.rows, layout.steps, -1)
 
+    def logits(self, hidden: Tensor, temperature: Tensor | None = None) -> Tensor:
+        """Scores of the whole vocabulary at `hidden "N D"` in float32, `[N, V]`, over the `temperature "N"`."""
+        config = self.module.config
+        cap = getattr(config, "final_logit_softcapping", None)
+        logits = self.module.get_output_embeddings()(hidden).float() / (getattr(config, "logits_scaling", None) or 1.0)
+        if cap:
+            logits = torch.tanh(logits / cap) * cap
+        return logits if temperature is None else logits / temperature.unsqueeze(1)
+
     def head_logprobs(
         self, hidden: Tensor, target: Tensor, temperature: Tensor | None, entropy: bool
     ) -> tuple[Tensor, Tensor | None]:
         """Log-probs (and entropy) at `hidden "N D"`, in chunks so that `[N, V]` is never whole in memory."""
-        head = self.module.get_output_embeddings()
-        cap = getattr(self.module.config, "final_logit_softcapping", None)
-        scale = getattr(self.module.config, "logits_scaling", None) or 1.0
 
         def chunk(h: Tensor, y: Tensor, t: Tensor | None) -> tuple[Tensor, Tensor]:
-            logits = head(h).float() / scale
-            if cap:
-                logits = torch.tanh(logits / cap) * cap
-            if t is not None:
-                logits = logits / t.unsqueeze(1)
-            log_all = torch.log_softmax(logits, -1)
+            log_all = torch.log_softmax(self.logits(h, t), -1)
             spread = -(log_all.exp() * log_all).sum(-1) if entropy else log_all.new_zeros(len(y))
             return log_all.gather(1, y.unsqueeze(1)).squeeze(1), spread
 
-        vocabulary = head.weight.shape[0]
+        vocabulary = self.module.get_output_embeddings().weight.shape[0]
         size = max(CHUNK // vocabulary, 1)
         if len(target) <= size:
             logprobs, spread = chunk(hidden, target, temperature)

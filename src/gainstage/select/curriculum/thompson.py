@@ -6,6 +6,7 @@ their formulas; score and decay constants here are this package's choice.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -131,6 +132,10 @@ class Thompson:
     """Signal that counts as solved; null: the signal itself is a share of success."""
     signal: str = ""
     """Reward part or row column in [0, 1]; empty: the task's verdict."""
+    warm_start: str = ""
+    """Column of the data set (a key of `meta`) that holds a known pass rate in [0, 1]; empty: all start at `prior`."""
+    warm_weight: float = 2.0
+    """Answers that a known pass rate counts for; visits and forgetting wash it out."""
 
     def __post_init__(self) -> None:
         if self.samples < 1:
@@ -141,8 +146,11 @@ class Thompson:
             warnings.warn(f"thompson.per_pass={self.per_pass} forgets most of the evidence in one pass", stacklevel=2)
         if not 0 <= self.uniform_mix <= 1:
             raise ValueError(f"thompson.uniform_mix must lie in [0, 1], got {self.uniform_mix}")
+        if not self.warm_weight >= 0:
+            raise ValueError(f"thompson.warm_weight must not be negative, got {self.warm_weight}")
         self._belief = BetaDifficulty(0, *self.prior, lam_l=self.per_visit)
         self._index: dict[str, int] = {}
+        self._picks: dict[str, int] = {}
         self._problems: list[Problem] | None = None
         self._seen = 0
 
@@ -153,7 +161,18 @@ class Thompson:
             warnings.warn(f"thompson: {n} groups asked of {len(problems)} problems; some come twice", stacklevel=2)
         self._belief.decay(self.per_pass ** (n / len(problems)))
         picks = ThompsonSelector(self._belief, self.info, self.samples, self.pool, self.uniform_mix).select(n)
+        self._count([problems[i].id for i in picks], self._belief.mean()[picks], len(problems), ctx)
         return [request for i in picks for request in requests_for(problems[i], self.samples, ctx)]
+
+    def _count(self, names: Sequence[str], believed: Tensor, size: int, ctx: Any) -> None:
+        """Log where the picks lie (share in each fifth of the believed success rate) and how they spread."""
+        fifths = (believed * 5).long().clamp(0, 4)
+        for fifth in range(5):
+            ctx.log(f"thompson/picks/{fifth / 5:.1f}", float((fifths == fifth).double().mean()))
+        for name in names:
+            self._picks[name] = self._picks.get(name, 0) + 1
+        ctx.log("thompson/coverage", len(self._picks) / size)
+        ctx.log("thompson/most_picks", max(self._picks.values()))
 
     def _distinct(self, problems: Sequence[Problem]) -> Sequence[Problem]:
         """The problems without repeats: a problem that a data set holds twice has one belief."""
@@ -168,6 +187,12 @@ class Thompson:
             return
         index = {problem.id: i for i, problem in enumerate(problems)}
         belief = BetaDifficulty(len(index), *self.prior, lam_l=self.per_visit)
+        if self.warm_start:
+            known = torch.tensor([_pass_rate(problem, self.warm_start) for problem in problems], dtype=torch.float64)
+            if bool(torch.isnan(known).all()):
+                raise ValueError(f"thompson.warm_start: no problem has a number in the column {self.warm_start!r}")
+            belief.alpha += torch.nan_to_num(self.warm_weight * known)
+            belief.beta += torch.nan_to_num(self.warm_weight * (1 - known))
         for name, old in self._index.items():
             if name in index:
                 belief.alpha[index[name]], belief.beta[index[name]] = self._belief.alpha[old], self._belief.beta[old]
@@ -197,9 +222,27 @@ class Thompson:
         ctx.log("thompson/std", float(self._belief.std().mean()))
 
     def state_dict(self) -> dict[str, Any]:
-        return {"ids": list(self._index), "alpha": self._belief.alpha.clone(), "beta": self._belief.beta.clone()}
+        belief = {"alpha": self._belief.alpha.clone(), "beta": self._belief.beta.clone()}
+        return {"ids": list(self._index), **belief, "picks": dict(self._picks)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._index = {str(name): i for i, name in enumerate(state["ids"])}
         self._belief = BetaDifficulty(len(self._index), *self.prior, lam_l=self.per_visit)
         self._belief.alpha, self._belief.beta = state["alpha"].double(), state["beta"].double()
+        self._picks = {str(name): int(count) for name, count in state.get("picks", {}).items()}
+
+
+def _pass_rate(problem: Problem, column: str) -> float:
+    """What is known of a problem beforehand, NaN where nothing is."""
+    value = problem.meta.get(column)
+    if value is None:
+        return math.nan
+    try:
+        rate = float(value)
+    except (TypeError, ValueError):
+        rate = math.inf
+    if not 0 <= rate <= 1:
+        raise ValueError(
+            f"thompson.warm_start: {column!r} must hold pass rates in [0, 1], problem {problem.id} has {value!r}"
+        )
+    return rate
