@@ -302,6 +302,59 @@ def test_killed_run_resumes_to_the_same_bits(tmp_path) -> None:
     assert kept[0] == kept[1]
 
 
+@pytest.mark.parametrize("optimizer", ["adamw", "adam_mini"])
+def test_a_killed_run_with_adapters_resumes_to_the_same_bits(optimizer: str, tmp_path) -> None:
+    """A random base model that is only on disk, adapters with dropout; the checkpoint holds the adapters alone."""
+    pytest.importorskip("peft")
+    from safetensors import safe_open
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    base = tmp_path / "base"
+    (tmp_path / "own.py").write_text("def my_reward(problem, text):\n    return float(text.count('1'))\n")
+    tokenizer = trainer("grpo").models["policy"].tokenizer
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2}
+    LlamaForCausalLM(LlamaConfig(vocab_size=len(tokenizer), max_position_embeddings=64, **sizes)).save_pretrained(base)
+    tokenizer.save_pretrained(base)
+    recipe = load(
+        "grpo",
+        [*TINY, f"models.policy.load={base}", "models.policy.lora={rank: 2, dropout: 0.1}", "iterations=4",
+         f"update.policy.optimizer={optimizer}", f"reward={tmp_path}/own.py:my_reward",
+         "save.every=0.25", "evaluate.every=0.5"],
+    )  # fmt: skip
+
+    def adapters(run: Run) -> dict[str, torch.Tensor]:
+        return {k: v.clone() for k, v in run.trainer.models["policy"].module.named_parameters() if "lora_" in k}
+
+    def start(name: str) -> Run:
+        return Run(recipe, RunFolder.create(name, parent=tmp_path))
+
+    whole, cut = start("a"), start("b")
+    first = adapters(whole)
+    with whole.folder:
+        whole.execute()
+
+    class Killed(BaseException):
+        pass
+
+    def die(row, made):
+        if made.iteration == 3:
+            raise Killed
+
+    cut.watch = die
+    with pytest.raises(Killed):
+        cut.execute()
+    cut.folder._lock.release()
+    again = Run.resume(tmp_path / "b")
+    assert 0 < again.trainer.iteration < 4
+    with again.folder:
+        again.execute()
+    assert same(adapters(whole), adapters(again)) and not same(adapters(whole), first)
+    (saved,) = [c / "models" / "policy.safetensors" for c in checkpoint.complete(tmp_path / "b" / "checkpoints")[-1:]]
+    with safe_open(saved, "pt") as file:
+        assert all("lora_" in key for key in list(file.keys()))
+
+
 def test_group_of_one_is_refused_by_name() -> None:
     with pytest.raises(RecipeError, match="samples"):
         trainer("grpo", "select.shuffle.samples=1")
