@@ -328,6 +328,8 @@ def test_an_interval_inside_of_what_matters_settles_it():
         c = compare(plain_runs(scores), effect=0.02, sequential=sequential).comparisons[0]
         assert c.verdict == outcome.NONE and c.settled and "smaller than 2.0 points" in c.reason
     assert not compare(plain_runs(scores), effect=0.0001).comparisons[0].settled
+    small = compare(plain_runs({"a": by_seed(base), "b": by_seed(near + 0.005)}), effect=0.02)
+    assert small.verdict == outcome.GAIN and "real, but smaller than the 2.0 points" in small.sentence
     with pytest.raises(ValueError, match="effect must be positive"):
         compare(plain_runs(scores), effect=0.0)
 

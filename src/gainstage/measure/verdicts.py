@@ -62,10 +62,14 @@ def _verdict(c: Comparison, p: float | None, better: str, level: float) -> Compa
 def _within(c: Comparison, effect: float, shown: Metric) -> Comparison:
     """Says where an interval shows that a difference, if there is one, is smaller than what matters."""
     d = c.difference
-    if c.verdict != outcome.NONE or d is None or d.low is None or d.high is None or max(-d.low, d.high) >= effect:
+    if d is None or d.low is None or d.high is None or max(-d.low, d.high) >= effect:
         return c
-    unit = f" {shown.change_unit}" if shown.change_unit else ""
-    return replace(c, reason=f"any difference is smaller than {shown.change(effect).lstrip('+')}{unit}", settled=True)
+    size = shown.change(effect).lstrip("+") + (f" {shown.change_unit}" if shown.change_unit else "")
+    if c.verdict in (outcome.GAIN, outcome.LOSS):
+        return replace(c, reason=f"real, but smaller than the {size} that were said to matter")
+    if c.verdict == outcome.NONE:
+        return replace(c, reason=f"any difference is smaller than {size}", settled=True)
+    return c
 
 
 def _decided(comparisons: Sequence[Comparison], plan: Plan) -> list[Comparison]:
