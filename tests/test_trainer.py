@@ -478,3 +478,25 @@ def test_prompts_that_all_fill_the_context_stop_the_run_with_what_to_change(tmp_
     recipe = load("grpo", [*TINY, filled(tmp_path, 60)])
     with pytest.raises(ValueError, match=r"all 4 prompts fill the model's context.*larger context, or shorten"):
         Run(recipe).execute()
+
+
+def test_a_disk_that_fills_at_the_end_names_the_folder_and_the_run_can_be_finished(tmp_path, monkeypatch) -> None:
+    from gainstage.policies.language.causal_lm import CausalPolicy
+
+    recipe = load("grpo", [*TINY, "iterations=1", "evaluate.final_problems=2", "evaluate.final_samples=1"])
+    write = CausalPolicy.save
+
+    def refuse(self, folder) -> None:
+        if folder.name == "final":
+            raise OSError(28, "No space left on device")
+        write(self, folder)
+
+    monkeypatch.setattr(CausalPolicy, "save", refuse)
+    with pytest.raises(OSError, match=r"final was not written \(No space.*000001, is intact.*--resume"):  # noqa: SIM117
+        with RunFolder.create("a", parent=tmp_path) as folder:
+            Run(recipe, folder).execute()
+    monkeypatch.undo()
+    again = Run.resume(tmp_path / "a")
+    with again.folder:
+        assert again.execute().final
+    assert (tmp_path / "a" / "final" / "model.safetensors").is_file()

@@ -123,7 +123,7 @@ def save(
         OSError: the disk refused; nothing that was there is changed and no partial folder stays.
     """
     target = root / f"{state['iteration']:06d}"
-    with writing(target, lambda: _remedy(root)):
+    with writing(target, lambda: remedy(root)):
         root.mkdir(parents=True, exist_ok=True)
         scratch = root / f".{target.name}.{os.getpid()}.tmp"
         shutil.rmtree(scratch, ignore_errors=True)
@@ -136,15 +136,15 @@ def save(
         except BaseException:
             shutil.rmtree(scratch, ignore_errors=True)
             raise
-    with writing(root / "latest", lambda: _remedy(root)):
+    with writing(root / "latest", lambda: remedy(root)):
         replace_file(root / "latest", target.name.encode())
     for old in complete(root)[:-keep]:
         shutil.rmtree(old, ignore_errors=True)
     return target
 
 
-def _remedy(root: Path) -> str:
-    """What is left after a checkpoint could not be written, and how to go on."""
+def remedy(root: Path) -> str:
+    """What is left after something could not be written, and how to go on."""
     good = latest(root)
     if good is None:
         return "there is no earlier checkpoint; make room and start again"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,14 +18,16 @@ from gainstage.measure.evaluate import EvalRecord, summarize
 from gainstage.measure.runs import RunRecord
 from gainstage.recipe import Recipe, check
 from gainstage.registry import RecipeError
+from gainstage.results import BEFORE, bibtex, citation, flat, ks, load_before, load_record, measured, steps_note
+from gainstage.tracking.files import writing
 from gainstage.tracking.folder import RunFolder, read_metrics
 from gainstage.trainer import RunError, Trainer
 from gainstage.types import Batch
 
+__all__ = ["Run", "citation", "ks", "load_before", "load_record"]
+
 SMALL = 50_000_000
 """Weights up to which a copy of the start is kept to measure the KL from it."""
-BEFORE = "before.json"
-"""Answers of the look before training, in the run's folder."""
 
 
 @dataclass
@@ -306,14 +307,15 @@ class Run:
         from gainstage.tracking.card import write_card
 
         assert self.folder is not None
-        policy = self.trainer.models["policy"]
-        target = self.folder.path / "final"
-        policy.save(target)
-        write_card(
-            target, recipe=self.recipe.model_dump(mode="json"), measured=measured(numbers, self.task.name, self.before),
-            base_model=policy.source, dataset=self.task.name, citation=bibtex(self.recipe.paper),
-            how_to_run="gainstage train recipe.yaml  # what stands below, in a file of that name",
-        )  # fmt: skip
+        policy, target = self.trainer.models["policy"], self.folder.path / "final"
+        recipe = self.recipe.model_dump(mode="json")
+        with writing(target, lambda: checkpoint.remedy(self.folder.checkpoints) if self.folder else ""):
+            policy.save(target)
+            write_card(
+                target, recipe=recipe, measured=measured(numbers, self.task.name, self.before),
+                base_model=policy.source, dataset=self.task.name, citation=bibtex(self.recipe.paper),
+                how_to_run="gainstage train recipe.yaml  # what stands below, in a file of that name",
+            )  # fmt: skip
 
     def record(self, finished: bool) -> RunRecord:
         """What a comparison needs to know of this run."""
@@ -334,74 +336,4 @@ class Run:
     def notes(self) -> list[str]:
         """What a reader must know to read the figures right."""
         gate = ["the calibration gate ended the run: its error rose while its accuracy stood still"]
-        return [*(gate if self.closed else []), *self._steps_note()]
-
-    def _steps_note(self) -> list[str]:
-        chain = self.trainer.last_chain
-        plan, samples = chain.recipe.plan, chain.samples
-        if not chain.rollout or samples is None:
-            return []
-        answers = plan.groups * samples
-        updates = plan.epochs * -(-answers // (plan.minibatch or answers))
-        note = f"{updates} optimizer step{'s' if updates > 1 else ''} for each batch of {answers} answers"
-        same = "the ratio is 1 and no clip acts, so GRPO's surrogate and RGRA's log-likelihood have the same gradient"
-        return [f"{note}; {same}" if updates == 1 else f"{note} (with one step a batch {same})"]
-
-
-def ks(samples: int) -> tuple[int, ...]:
-    return tuple(k for k in (1, 4, 16, 64) if k <= samples)
-
-
-def flat(row: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers of a row."""
-    return {key: float(value) for key, value in row.items() if isinstance(value, int | float)}
-
-
-def measured(numbers: Mapping[str, float], task: str, before: Mapping[str, float]) -> dict[str, Any]:
-    """Figures for the card under short names, without the task's prefix; `NAME/before` is that before training."""
-    prefix = f"eval/{task}/"
-    out = {key.removeprefix(prefix): value for key, value in numbers.items() if key.startswith(prefix)}
-    for key, value in before.items():
-        stem, _, end = key.removeprefix(prefix).rpartition("/")
-        if key in numbers:
-            out[f"{stem}/before/{end}" if end in ("low", "high") else f"{key.removeprefix(prefix)}/before"] = value
-    return out
-
-
-def citation(paper: Any) -> str:
-    """One line that names the source of a method."""
-    if isinstance(paper, Mapping):
-        arxiv = f", arXiv {paper['arxiv']}" if paper.get("arxiv") else ""
-        return f"{paper.get('title', '')} ({paper.get('year', '')}){arxiv}"
-    return str(paper or "")
-
-
-def bibtex(paper: Any) -> str:
-    """A BibTeX entry for the source of a method; empty where the recipe names none."""
-    if not isinstance(paper, Mapping) or not paper.get("title"):
-        return ""
-    arxiv = str(paper.get("arxiv") or "")
-    fields = {"title": "{" + str(paper["title"]) + "}", "year": str(paper.get("year") or "")}
-    fields |= {"eprint": arxiv, "archivePrefix": "arXiv"} if arxiv else {}
-    key = re.sub(r"\W+", "", str(paper["title"]).split()[0].lower()) + fields["year"]
-    lines = [f"  {name} = {{{value}}}," for name, value in fields.items() if value]
-    return "\n".join([f"@misc{{{key},", *lines, "}"])
-
-
-def load_before(path: Path) -> list[EvalRecord]:
-    """The answers of a run's first look; none where the file is missing or damaged: only the report needs them."""
-    try:
-        return [EvalRecord.from_dict(row) for row in json.loads((path / BEFORE).read_text())]
-    except (OSError, ValueError, KeyError, TypeError):
-        return []
-
-
-def load_record(path: Path) -> RunRecord | None:
-    """The record of a finished run; None where there is none yet."""
-    file = path / "record.json"
-    if not file.is_file():
-        return None
-    try:
-        return RunRecord.from_json(file.read_text())
-    except (ValueError, KeyError, json.JSONDecodeError):
-        return None
+        return [*(gate if self.closed else []), *steps_note(self.trainer.last_chain)]
