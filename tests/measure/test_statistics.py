@@ -176,6 +176,28 @@ def test_holm_and_power_against_statsmodels():
     assert s.holm(p) == pytest.approx(multitest.multipletests(p, method="holm")[1])
     for n, d in ((3, 0.5), (5, 1.0), (12, 0.8)):
         assert s.power(d, 1.0, n) == pytest.approx(weights.TTestPower().power(d, n, 0.05), abs=1e-6)
+    for n in (3, 5, 20):
+        solved = weights.TTestPower().solve_power(nobs=n, alpha=0.05, power=0.8)
+        assert s.minimum_detectable_effect(1.0, n) == pytest.approx(solved, rel=1e-4)
+    for effect in (0.4, 1.0, 2.0):
+        needed = math.ceil(weights.TTestPower().solve_power(effect_size=effect, alpha=0.05, power=0.8) - 1e-9)
+        assert s.runs_needed(effect, 1.0) == needed
+
+
+def test_intervals_of_rates_and_means_against_statsmodels():
+    proportion = pytest.importorskip("statsmodels.stats.proportion")
+    weight = pytest.importorskip("statsmodels.stats.weightstats")
+    for right, n in ((0, 9), (3, 7), (40, 128), (12, 12)):
+        got = s.wilson(right, n, 0.9)
+        assert (got.low, got.high) == pytest.approx(
+            proportion.proportion_confint(right, n, 0.1, method="wilson"), abs=1e-12
+        )
+    values = np.random.default_rng(2).normal(3, 2, 7)
+    described = weight.DescrStatsW(values)
+    got = s.mean_interval(values)
+    assert (got.low, got.high) == pytest.approx(described.tconfint_mean())
+    pair = s.paired_difference(values, np.full(7, 2.0))
+    assert pair.p == pytest.approx(described.ttest_mean(2.0)[1])
 
 
 def test_power_and_its_inverses():
