@@ -84,6 +84,7 @@ def test_tasks() -> None:
         (["compare", "grpo"], "two arms"),
         (["compare", "grpo", "grpo"], "twice"),
         (["compare", "grpo", "rgra", "--seeds", "0"], "--seeds"),
+        (["compare", "grpo", "rgra", "--axis", "gradient_step"], "gradient_steps"),
         (["compare", "grpo", "rgra", "--jobs", "-1"], "--jobs"),
         (["compare", "grpo,update.policy.lr=3e-4", "grpo,update.policy.lr=3e+4"], "both be written"),
         (["compare", "grpo", "grpo,update.policy.lrr=3"], "'lr'"),
@@ -207,8 +208,24 @@ def test_compare_and_again(tmp_path: Path) -> None:
     page = (tmp_path / "c" / "report.html").read_text()
     assert "<svg" in page and "http://" not in page.replace("http://www.w3.org", "") and "<script" not in page
     before = (tmp_path / "c" / "grpo-seed0" / "record.json").stat().st_mtime_ns
-    gs(*args)
+    result = RUN.invoke(app, [*map(str, args), "--axis", "gradient_steps"])
+    assert result.exit_code == 0 and "evaluation, which no budget counts: 48 answers" in result.stderr
     assert (tmp_path / "c" / "grpo-seed0" / "record.json").stat().st_mtime_ns == before, "a finished run was run again"
+    assert json.loads((tmp_path / "c" / "report.json").read_text())["axis"] == "gradient_steps"
+    text = (tmp_path / "c" / "report.md").read_text()
+    assert "| gradient steps | grpo | rgra |" in text and "pass@1 before" in text
+    page = (tmp_path / "c" / "report.html").read_text()
+    assert re.search(r'id="x0" checked><label for="x0"[^>]*>gradient steps', page)
+
+
+def test_tasks_with_many_answers_show_none() -> None:
+    assert "answer" not in gs("tasks", "countdown").split("problem")[1]
+    assert "answer " in gs("tasks", "arithmetic")
+
+
+def test_help_says_what_may_be_given() -> None:
+    text = re.sub(r"\s+", " ", re.sub(r"\x1b\[[0-9;]*m|\u2502", "", gs("compare", "--help")))
+    assert "generated_tokens=80k" in text and "parquet:PATH" in text
 
 
 def test_pretrain_is_deterministic(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from gainstage.tracking import arithmetic
+from gainstage.tracking.plan import evaluation
 
 
 def test_prompts_times_samples_and_updates_a_batch():
@@ -55,3 +56,35 @@ def test_a_plan_may_be_an_object():
 def test_wrong_plans_name_the_setting(wrong: dict):
     with pytest.raises(ValueError, match=f"plan.{next(iter(wrong))} must be"):
         arithmetic({"groups": 1, **wrong}, 1)
+
+
+def look(**changes):
+    given = {"problems": 128, "samples": 2, "every": 0.125, "temperature": 1.0, "final_problems": None}
+    return SimpleNamespace(**given | {"final_samples": 16, "retain": []} | changes)
+
+
+def test_what_evaluation_costs_beside_training():
+    text = evaluation(look(), iterations=100, answers=256)
+    assert "128 held-out problems x 2 answers at the start and 7 times on the way, 128 x 16 at the end" in text
+    total = 128 * (2 + 7 * 2 + 16 + 2)
+    assert f"{total:,} answers, {100 * total / 25600:.0f} % of the 25,600 that training samples" in text
+    assert "costs more" not in text
+    assert "one greedy answer" in text and "greedy" not in evaluation(look(temperature=0.0))
+    assert f"{total + 2 * 128:,} answers" in evaluation(look(retain=["countdown"]))
+
+
+def test_the_tighter_of_iterations_and_budget_decides():
+    text = evaluation(look(), iterations=100, answers=256, tokens=8000, max_new=12)
+    assert "4,352 answers, 6.5 times the tokens that training may generate, at full length" in text
+    assert "evaluation costs more than training: lower evaluate.problems" in text
+    assert "17 % of the 25,600" in evaluation(look(), iterations=100, answers=256, tokens=1e9, max_new=12)
+
+
+def test_short_runs_are_looked_at_once_an_iteration_at_most():
+    assert "and once on the way" in evaluation(look(), iterations=2, answers=256)
+    assert "on the way" not in evaluation(look(every=1.0)) and "%" not in evaluation(look(every=1.0))
+
+
+@pytest.mark.parametrize(("every", "looks"), [(0.1, 9), (0.125, 7), (0.3, 3)])
+def test_looks_are_counted_as_the_run_makes_them(every: float, looks: int):
+    assert f"and {looks} times on the way" in evaluation(look(every=every))

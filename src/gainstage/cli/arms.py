@@ -60,6 +60,16 @@ def plan_runs(
     return plan
 
 
+def plan_of_looks(job: Job) -> str:
+    """What looking at held-out problems costs a run beside training."""
+    from gainstage.chain import build_chain
+    from gainstage.cli.train import cost_of_looking
+    from gainstage.recipe import load, phase_recipe
+
+    recipe = load(job.recipe, [*job.overrides, "seed=0"])
+    return cost_of_looking(recipe, build_chain(phase_recipe(recipe, max(len(recipe.phases) - 1, 0))))
+
+
 def home_name(arms: Sequence[str]) -> str:
     """The folder of a comparison that was given no name."""
     return "compare-" + "-".join(Path(pieces(arm)[0]).stem for arm in arms)
@@ -137,7 +147,7 @@ def _job(arm: str, seed: int, shared: Sequence[str], home: Path, plugins: Sequen
     name = Path(recipe).stem if not own else f"{Path(recipe).stem} ({', '.join(own)})"
     unbounded = () if compose(recipe).get("phases") else ("iterations=null",)  # the budget ends every arm
     return Job(
-        name, recipe, (*unbounded, *shared, *own), seed, home / f"{_slug(name)}-seed{seed}", tuple(plugins), threads
+        name, recipe, (*unbounded, *shared, *own), seed, home / f"{slug(name)}-seed{seed}", tuple(plugins), threads
     )
 
 
@@ -156,5 +166,5 @@ def pieces(arm: str) -> list[str]:
     return pieces
 
 
-def _slug(text: str) -> str:
+def slug(text: str) -> str:
     return "".join(c if c.isalnum() or c in "._-" else "-" for c in text).strip("-")

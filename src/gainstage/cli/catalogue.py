@@ -186,4 +186,6 @@ def tasks(
         f"{part.name}: {entry.summary}\n  offers   {', '.join(sorted(part.it.capabilities))}\n  settings "
         + ", ".join(f"{k}={v!r}" for k, v in settings.items())
     )
-    print(f"  problem  {problem.prompt!r}\n  answer   {problem.answer!r}")
+    print(f"  problem  {problem.prompt!r}")
+    if problem.answer is not None:  # some problems have many answers, which are checked and not stored
+        print(f"  answer   {problem.answer!r}")

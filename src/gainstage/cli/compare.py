@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import multiprocessing
+import sys
 import webbrowser
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gainstage.cli.arms import home_name, plan_runs, write_report
+from gainstage.cli.arms import home_name, plan_of_looks, plan_runs, write_report
 from gainstage.cli.common import AsJson, Plugins, PolicyName, TaskName, changes, people_errors, prepare
 from gainstage.cli.power import finished_pairs, plans_of, print_plans
 from gainstage.cli.rounds import seeds_a_round, until_decided
@@ -136,7 +137,8 @@ def compare(
     if power and sd is not None:
         print_plans([plan_seeds(sd, effect=effect, comparisons=max(len(chosen) - 1, 1), metric=metric)], as_json)
         return
-    plan_runs(chosen, range(1), shared, home, plugin or [], threads)  # every mistake is said before the first run
+    first = plan_runs(chosen, range(1), shared, home, plugin or [], threads)  # every mistake is said before a run
+    print(f"each run of {first[0].arm}:\n{plan_of_looks(first[0])}", file=sys.stderr)
     tuning = None if tune is None else tune_arms(chosen, tune, shared, home, plugin or [], threads, jobs, metric)
 
     def plan_of(those: range) -> list[Job]:

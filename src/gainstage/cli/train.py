@@ -147,6 +147,7 @@ def describe(run: Any) -> str:
         f"{run.recipe.name} on {chain.task.name}: {stages}",
         arithmetic(plan, chain.samples, max_new=chain.answer_limit, learners=len(chain.update)),
         f"  trains {names or 'nothing'}",
+        cost_of_looking(run.recipe, chain),
     ]
     for part in chain.update:
         if part.has("partition") and (blocks := part.it.partition(run.trainer.ctx)):
@@ -157,6 +158,21 @@ def describe(run: Any) -> str:
             "(ratio/mean shows how far; plan.minibatch=null plan.epochs=1 takes one step)"
         )
     return "\n".join(lines)
+
+
+def cost_of_looking(recipe: Any, chain: Any) -> str:
+    """What evaluation costs beside training, a line or two."""
+    from gainstage.tracking.plan import evaluation
+
+    plan = chain.recipe.plan
+    sampled = plan.groups * chain.samples if chain.rollout and chain.samples else None
+    return evaluation(
+        recipe.evaluate,
+        iterations=None if recipe.phases else recipe.iterations,
+        answers=sampled,
+        tokens=recipe.budget.get("generated_tokens"),
+        max_new=chain.answer_limit,
+    )
 
 
 def on_policy_only(chain: Any) -> bool:

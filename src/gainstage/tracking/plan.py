@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -97,3 +98,58 @@ def _learned(p: dict[str, Any], samples: int | None) -> list[str]:
 
 def _steps(number: int) -> str:
     return f"{number} optimizer step{'s' if number > 1 else ''}"
+
+
+def evaluation(
+    settings: Any,
+    *,
+    iterations: int | None = None,
+    answers: int | None = None,
+    tokens: float | None = None,
+    max_new: int | None = None,
+) -> str:
+    """What looking at held-out problems costs beside training, in words; with a warning where it costs more.
+
+    Args:
+        settings: the recipe's `evaluate`.
+        iterations: of the run, where they bound it.
+        answers: that an iteration samples, where that is known.
+        tokens: limit of generated tokens, where the budget has one.
+        max_new: most tokens of an answer.
+    """
+    counts = _looked(settings, iterations)
+    looks = counts.pop("looks")
+    times = f" and {looks} times on the way" if looks > 1 else " and once on the way" if looks else ""
+    total = sum(counts.values())
+    last = f"{settings.final_problems or settings.problems} x {settings.final_samples or settings.samples} at the end"
+    greedy = ", one greedy answer to each at both ends" if counts["greedy"] else ""
+    how = f"    {settings.problems} held-out problems x {settings.samples} answers at the start{times}, {last}{greedy}"
+    shares = {}
+    if iterations and answers:
+        shares[f"the {iterations * answers:,} that training samples"] = total / (iterations * answers)
+    if tokens and max_new:
+        shares["the tokens that training may generate, at full length"] = total * max_new / tokens
+    text, share = max(shares.items(), key=lambda item: item[1], default=("", 0.0))
+    amount = "" if not shares else f", {share:.1f} times {text}" if share >= 2 else f", {100 * share:.0f} % of {text}"
+    lines = [f"  evaluation, which no budget counts: {total:,} answers{amount}", how]
+    if share > 1:
+        lines.append(
+            "  evaluation costs more than training: lower evaluate.problems, evaluate.samples or "
+            "evaluate.final_samples, or look less often (evaluate.every)"
+        )
+    return "\n".join(lines)
+
+
+def _looked(settings: Any, iterations: int | None) -> dict[str, int]:
+    """Answers of the looks at the start, on the way and at the end, and of the greedy ones; `looks` on the way."""
+    looks = math.ceil(1 / settings.every - 1e-9) - 1
+    looks = min(looks, max(iterations - 1, 0)) if iterations else looks
+    problems, last = settings.problems, settings.final_problems or settings.problems
+    return {
+        "looks": looks,
+        "start": problems * settings.samples,
+        "way": looks * problems * settings.samples,
+        "end": last * (settings.final_samples or settings.samples),
+        "greedy": problems + last if settings.temperature > 0 else 0,
+        "retained": 2 * problems * len(settings.retain),
+    }
