@@ -287,3 +287,29 @@ class TestComponent:
     def test_missing_gold_is_an_error(self):
         with pytest.raises(ValueError, match="gold"):
             registry.build("reward", "maths").judge([self.trajectory("4", None)], Ctx({}, None, None, None))
+
+
+def test_a_choice_of_numbers_is_no_single_answer():
+    for text in ("18 or 19", "18, 19", "It is 18; 19", r"18 \text{ or } 19", "18 and 19."):
+        assert extract(text) is None, text
+    for text, answer in (
+        ("19 and then 18", "18"),
+        ("18, 18", "18"),
+        ("1,250", "1,250"),
+        ("3 + 15 = 18", "18"),
+        ("7\n18", "18"),
+    ):
+        assert extract(text) == answer, text
+
+
+def test_nested_boxes_take_linear_time():
+    started = time.perf_counter()
+    assert extract_boxed("\\boxed{" * 50_000) is None
+    assert extract_boxed("\\boxed{" * 50_000 + "7" + "}" * 50_000) == "7"
+    assert time.perf_counter() - started < 5
+
+
+def test_digits_of_other_scripts_and_words_behind_words_are_no_numbers_and_units():
+    assert last_number("\u0664\u0662") is None and math_equal("\u0664\u0662", "42") is False
+    assert math_equal(r"\text{Evelyn} \text{Bob}", r"\text{Evelyn}") is False
+    assert math_equal(r"15\text{ cm}", "15") is True

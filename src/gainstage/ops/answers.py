@@ -12,37 +12,42 @@ from typing import Any
 
 from gainstage.ops import latex
 from gainstage.ops.latex import Node, NotMathematics
-from gainstage.ops.rationals import TooLarge, exact_value, fraction  # noqa: F401
+from gainstage.ops.rationals import TooLarge, exact_value, fraction
 from gainstage.ops.workers import Failure, shared_pool
 
 Same = bool | None
-_NUMBER = re.compile(r"(?<![\w.])[-+−]?\$?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?(?:\s*/\s*\d+(?![\d.]))?%?")
+_NUMBER = re.compile(
+    r"(?<![\w.])[-+−]?\$?(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?(?:\s*/\s*[0-9]+(?![0-9.]))?%?"
+)
+_CHOICE = re.compile(r"\s*(?:(?:,|;|\||\bor\b|\band\b|\\text\s*\{\s*(?:or|and)\s*\}|\\(?:lor|vee|quad|;|,))\s*)+")
+_BOXED = re.compile(r"\\(?:boxed|fbox)\s*")
+_WORD = re.compile(r"[\w.+-]+")
+_BRACES = re.compile(r"\\.|[{}]", re.DOTALL)
 _PHRASE = re.compile(r"answer(?:\s+is)?\s*[:=]?\s*(?P<answer>[^\n]+)", re.IGNORECASE)
 
 
 def extract_boxed(text: str) -> str | None:
     r"""The content of the last complete `\boxed{...}`; None where there is none or it is cut off."""
-    end = len(text)
-    while (start := max(text.rfind("\\boxed", 0, end), text.rfind("\\fbox", 0, end))) >= 0:
-        rest = text[start:].removeprefix("\\boxed").removeprefix("\\fbox").lstrip()
-        inside = _braced(rest) if rest.startswith("{") else re.match(r"[\w.+-]+", rest)
-        if inside:
-            return (inside if isinstance(inside, str) else inside.group()).strip() or None
-        end = start
+    ends = _closing_braces(text) if "boxed" in text or "fbox" in text else {}
+    for found in reversed(list(_BOXED.finditer(text))):
+        start = found.end()
+        if content := text[start + 1 : ends.get(start, start)]:
+            return content.strip() or None
+        if not text.startswith("{", start) and (word := _WORD.match(text, start)):
+            return word.group()
     return None
 
 
-def _braced(text: str) -> str | None:
-    depth, place = 0, 0
-    while place < len(text):
-        if text[place] == "\\":
-            place += 2
-            continue
-        depth += (text[place] == "{") - (text[place] == "}")
-        if depth == 0:
-            return text[1:place]
-        place += 1
-    return None
+def _closing_braces(text: str) -> dict[int, int]:
+    """Place of every opened and closed brace -> place of its end, in one pass; escaped braces are text."""
+    opened: list[int] = []
+    ends: dict[int, int] = {}
+    for mark in _BRACES.finditer(text):
+        if mark.group() == "{":
+            opened.append(mark.start())
+        elif mark.group() == "}" and opened:
+            ends[opened.pop()] = mark.start()
+    return ends
 
 
 def extract_hash(text: str) -> str | None:
@@ -60,6 +65,19 @@ def extract_phrase(text: str) -> str | None:
     return answer or None
 
 
+def several_numbers(text: str) -> bool:
+    """Whether a text ends its numbers with a choice of different ones ("18 or 19"), which is no single answer."""
+    found = list(_NUMBER.finditer(text))[-2:]
+    if len(found) < 2 or not _CHOICE.fullmatch(text, found[0].end(), found[1].start()):
+        return False
+    return exact_value(found[0].group()) != exact_value(found[1].group())
+
+
+def single_number(text: str) -> str | None:
+    """The last number of a text; None where there is none, or a choice of several."""
+    return None if several_numbers(text) else last_number(text)
+
+
 def last_number(text: str) -> str | None:
     """The last number of a text (thousands, decimals, fractions, a sign), None where there is none."""
     found = _NUMBER.findall(text)
@@ -70,7 +88,7 @@ EXTRACTORS: dict[str, Callable[[str], str | None]] = {
     "boxed": extract_boxed,
     "hash": extract_hash,
     "phrase": extract_phrase,
-    "number": last_number,
+    "number": single_number,
     "whole": lambda text: text.strip() or None,
 }
 
@@ -130,7 +148,7 @@ def _words(text: str) -> str:
 
 
 def _could_be_mathematics(text: str) -> bool:
-    return bool(re.search(r"\d|\\[a-zA-Z]|[=<>]", text)) and not re.search(r"[a-zA-Z]{4,}.*\s[a-zA-Z]{4,}", text)
+    return bool(re.search(r"[0-9]|\\[a-zA-Z]|[=<>]", text)) and not re.search(r"[a-zA-Z]{4,}.*\s[a-zA-Z]{4,}", text)
 
 
 def same(a: Node, b: Node) -> Same:
@@ -165,7 +183,7 @@ def bare(node: Node, other: Node) -> Node:
     """Without what only names the value: `x =` in front, a unit behind, where the other side has none."""
     if node[0] == "rel" and node[1] in ("=", "in") and node[2][0] in ("sym", "word") and other[0] != "rel":
         node = node[3]
-    if node[0] == "unit" and (other[0] != "unit" or node[2] == other[2]):
+    if node[0] == "unit" and node[1][0] != "word" and (other[0] != "unit" or node[2] == other[2]):
         node = node[1]
     return node
 

@@ -29,12 +29,12 @@ _TEXT = re.compile(r"\\(?:text|textbf|textit|textrm|mbox|hbox|texttt)\s*\{([^{}]
 _DEGREE = re.compile(r"\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![a-zA-Z]))")
 _DELIMITERS = re.compile(r"\\[()\[\]]|(?<!\\)\$")
 _TOKEN = re.compile(
-    r"\s*(?:(?P<thousands>\d{1,3}(?:,\d{3})+(?:\.\d+)?(?![\d,]))|(?P<number>\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+)"
+    r"\s*(?:(?P<thousands>[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]+)?(?![0-9,]))|(?P<number>[0-9]+\.?[0-9]*(?:[eE][+-]?[0-9]+)?|\.[0-9]+)"
     r"|(?P<begin>\\begin\{[a-z]*matrix\*?\})|(?P<end>\\end\{[a-z]*matrix\*?\})|(?P<row>\\\\)"
     r"|(?P<command>\\[a-zA-Z]+|\\[{}|%])|(?P<word>[a-zA-Z]+)|(?P<sign>[<>]=|[-+*/^_=<>!%(){}\[\],|&;:'])|(?P<quoted>\"[^\"]*\"))"
 )
 _ELLIPSIS = re.compile(r"\\[lcdv]?dots[a-z]*(?![a-z])|\.\.\.")
-_MIXED = re.compile(r"(?<![\d.])(\d+)\s+(\d+)\s*/\s*(\d+)(?![\d.])")
+_MIXED = re.compile(r"(?<![0-9.])([0-9]+)\s+([0-9]+)\s*/\s*([0-9]+)(?![0-9.])")
 
 
 def clean(text: str) -> str:

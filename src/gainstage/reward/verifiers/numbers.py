@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
+from gainstage.ops.answers import several_numbers
 from gainstage.registry import component
 from gainstage.types import Trajectory
 
-_PLAIN = r"(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?|\.\d+"
-_NUMBER = re.compile(rf"[-+−]?(?:{_PLAIN})(?:[eE][-+]?\d+)?(?:\s?/\s?(?:{_PLAIN}))?\s?%?")
+_PLAIN = r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+"
+_NUMBER = re.compile(rf"[-+−]?(?:{_PLAIN})(?:[eE][-+]?[0-9]+)?(?:\s?/\s?(?:{_PLAIN}))?\s?%?")
 _LONGEST, _LARGEST_EXPONENT = 400, 400
 
 
@@ -87,7 +88,10 @@ def _as_written(setting: float) -> Fraction:
 @component("reward")
 @dataclass
 class Numbers:
-    """Compares the last number of the answer with the problem's gold number; problems without one do not apply."""
+    """Compares the last number of the answer with the problem's gold number; problems without one do not apply.
+
+    A choice of different numbers at the end ("18 or 19") is no answer.
+    """
 
     tol: float = 0.0
     """Absolute error that counts as right; 0 wants the exact value."""
@@ -120,5 +124,5 @@ class Numbers:
             _, marker, text = text.rpartition(self.after)
             if not marker:
                 return 0.0
-        answer = last_number(text)
+        answer = None if several_numbers(text) else last_number(text)
         return 0.0 if answer is None else within(answer, gold, self.tol, self.relative, self.steps)

@@ -38,7 +38,7 @@ def _same_number(answer: str, gold: str) -> bool:
 def _value(text: str) -> Fraction | None:
     """The number that an answer is, or else the last one in it ("18 dollars")."""
     value = answers.exact_value(text)
-    number = answers.last_number(text) if value is None else None
+    number = answers.single_number(text) if value is None else None
     return answers.exact_value(number) if number is not None else value
 
 
