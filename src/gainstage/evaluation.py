@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from gainstage.chain import Chain, Part
-from gainstage.measure.audits.contamination import Overlap, hash_problems, ngram_overlap, overlap
+from gainstage.measure.audits.contamination import Overlap, hash_problems, ngram_overlap, overlap, prompt_text
 from gainstage.measure.budget import Meter
 from gainstage.measure.evaluate import Answer, EvalRecord, evaluate, rate_interval
 from gainstage.measure.metrics import RETAINED
@@ -52,7 +52,8 @@ def refuse_test_problems(task: Any, split: str, count: int) -> None:
         test = task.problems("test")
     except ValueError:
         return
-    shared = overlap([test[index] for index in range(len(test))], held_out(task, split, count)).count
+    known = _told_apart(task, [test[index] for index in range(len(test))])
+    shared = overlap(known, _told_apart(task, held_out(task, split, count))).count
     if shared:
         raise RecipeError(
             f"evaluate.gate chooses weights, but {shared} {split} problems of task {task.name!r} are test problems; "
@@ -171,13 +172,23 @@ def _turns(engine: Any, task: Any) -> dict[str, Any]:
 
 
 def overlaps(tasks: Iterable[Any], asked: Sequence[Problem]) -> dict[str, Overlap]:
-    """`exact` and `ngram` overlap of the training problems of all phases with those of the evaluation."""
+    """`exact` and `ngram` overlap of the training problems of all phases with those of the last one's evaluation."""
     seen: list[Problem] = []
+    apart: list[Problem | str] = []
+    task: Any = None
     for task in tasks:
         train = task.problems("train")
         most = SAMPLED if hasattr(task, "split_of") else SEEN  # a split by content cannot overlap
-        seen += [train[index] for index in range(min(len(train), most))]
-    return {"exact": overlap(seen, asked), "ngram": ngram_overlap(seen, asked)}
+        here = [train[index] for index in range(min(len(train), most))]
+        seen, apart = [*seen, *here], [*apart, *_told_apart(task, here)]
+    return {"exact": overlap(apart, _told_apart(task, asked)), "ngram": ngram_overlap(seen, asked)}
+
+
+def _told_apart(task: Any, problems: Sequence[Problem]) -> list[Problem | str]:
+    """Problems by what tells them apart: games that begin with the same words differ in the world behind them."""
+    if hasattr(task, "split_of") and "env" in task.capabilities:
+        return [f"{prompt_text(problem)}\n{problem.meta['key']}" for problem in problems]
+    return list(problems)
 
 
 def _sampler(

@@ -91,11 +91,9 @@ def plan_check(method: str, wishes: Wishes) -> list[Check]:
     arms = list(dict.fromkeys([declared.against, own, *extra]))
     checks = []
     for task in wishes.tasks or declared.tasks:
-        label = task if isinstance(task, str) else next(iter(task))
         shared = [
             *(QUICK_EVALUATION if wishes.quick else EVALUATION),
-            f"task={json.dumps(label)}",  # a name replaces what the recipe has; settings would merge with its own
-            *([] if isinstance(task, str) else [f"task={json.dumps(task)}"]),
+            *_task_changes(task),
             *(f"budget.{axis}={limit!r}" for axis, limit in budget.items()),
             "save.keep=1",
             *declared.common,
@@ -117,8 +115,23 @@ def plan_check(method: str, wishes: Wishes) -> list[Check]:
         }
         text = json.dumps([marks, arms.index(declared.against)])
         settings = hashlib.sha256(text.encode()).hexdigest()[:16]
-        checks.append(Check(recipe.name, label, tuple(jobs), expect, declared.margin, settings))
+        checks.append(Check(recipe.name, task_label(task), tuple(jobs), expect, declared.margin, settings))
     return checks
+
+
+def task_label(task: str | dict[str, Any]) -> str:
+    """`arithmetic`, or `arithmetic (levels=[1, 4])`."""
+    if isinstance(task, str):
+        return task
+    ((name, settings),) = task.items()
+    return f"{name} ({', '.join(f'{key}={value}' for key, value in settings.items())})" if settings else name
+
+
+def _task_changes(task: str | dict[str, Any]) -> list[str]:
+    """A name replaces what the recipe has; settings alone would merge with the recipe's own."""
+    if isinstance(task, str):
+        return [f"task={json.dumps(task)}"]
+    return [f"task={json.dumps(next(iter(task)))}", f"task={json.dumps(task)}"]
 
 
 def _scaled_phases(job: Job, share: float) -> list[str]:
@@ -214,7 +227,7 @@ def measure(check: Check, quick: bool) -> tuple[list[LedgerRow], Report]:
         claims = {arm: recipe.claim for arm, recipe in recipes.items()}
         papers = {arm: citation(recipe.paper) for arm, recipe in recipes.items()}
         new = rows_of(report, now.date().isoformat(), claims, papers, expected=expected, margin=check.margin, **facts)
-        rows += [row for row in new if row.method in expected]
+        rows += [replace(row, task=check.task) for row in new if row.method in expected]
         reports.append(report)
     return rows, reports[0]
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from gainstage.cli.arms import slug
 from gainstage.cli.checks import (
     Check,
     Wishes,
@@ -178,7 +179,7 @@ def _work(todo: dict[str, list[Check]], book: Path, wishes: Wishes, jobs: int) -
                 print(f"gainstage: {failures[-1]}", flush=True)
                 continue
             append(book, rows)
-            _write(report, wishes.home / "reports" / f"{check.method}-{check.task}".replace("/", "-"))
+            _write(report, wishes.home / "reports" / slug(f"{check.method}-{check.task}"))
             for row in rows:
                 print(line(row), flush=True)
     if failures:

@@ -13,7 +13,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from gainstage.measure.expectation import UNDECIDED, outcome
+from gainstage.measure.expectation import outcome
 from gainstage.measure.metrics import NONE, describe, short
 from gainstage.measure.outcome import CONTAMINATED, INCOMPARABLE, Report
 from gainstage.measure.runs import plain
@@ -209,7 +209,7 @@ def gain_text(row: LedgerRow) -> str:
 
 def line(row: LedgerRow) -> str:
     """A row in one line, for a terminal."""
-    said = f"; claimed: {row.expected}: {row.outcome or UNDECIDED}" if row.expected and not row.quick else ""
+    said = f"; claimed: {row.expected}: {row.outcome}" if row.outcome else ""
     return f"{row.method} against {row.baseline} on {row.task}: {row.verdict}: {gain_text(row)}{said}"
 
 

@@ -30,9 +30,16 @@ class SmallScaleCheck(BaseModel):
         0.05, ge=0, description="what counts as equal: absolute for shares, relative to the baseline for the rest"
     )
     tasks: list[str | dict[str, Any]] = Field(["arithmetic", "modular_chain"], min_length=1)
-    budget: dict[str, float] = Field({"generated_tokens": 100_000}, min_length=1, description="of each run")
+    budget: dict[str, float] = Field({"generated_tokens": 60_000}, min_length=1, description="of each run")
     seeds: int = Field(5, ge=1)
     note: str = Field("", description="what a reader must know to read the result right")
+
+    @field_validator("tasks")
+    @classmethod
+    def _one_each(cls, tasks: list[str | dict[str, Any]]) -> list[str | dict[str, Any]]:
+        if any(isinstance(task, dict) and len(task) != 1 for task in tasks):
+            raise ValueError("a task is a name or one `name: settings` pair")
+        return tasks
 
 
 class SearchSpace(BaseModel):
