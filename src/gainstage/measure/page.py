@@ -37,6 +37,7 @@ tbody th{font-weight:600;overflow-wrap:anywhere;min-width:8.2em}
 .who{display:flex;align-items:baseline}
 .n{text-align:right;padding:8px 0 8px 16px}
 td.n{white-space:nowrap}
+.tight thead th.n{overflow-wrap:normal}.tight .n{padding-left:10px}.tight td .quiet{display:block}
 .plot{width:270px;padding:0 0 0 22px;line-height:0}
 th.plot{line-height:1.3;text-align:center;padding-bottom:8px}
 td.plot svg{width:248px}

@@ -97,7 +97,7 @@ def answers(report: Report) -> str:
         '<abbr title="a trained line that the untrained one crosses bought certainty, not new answers">pass@k</abbr> '
         '<span class="quiet">against the number of answers</span>',
         '<abbr title="the line that lies higher is the better one at that rate">Performance profile</abbr> '
-        '<span class="quiet">share of problems above a rate of right answers</span>',
+        '<span class="quiet">share of problems above a rate</span>',
     ]
     figures = [f"<figure><figcaption>{c}</figcaption>{p}</figure>" for c, p in zip(captions, parts, strict=True)]
     return f'{_legend(order)}<div class="small">{"".join(figures)}</div>'

@@ -20,6 +20,8 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-a
 TONES = {outcome.GAIN: "gain", outcome.LOSS: "loss", outcome.NONE: "none"}
 MARKS = {outcome.GAIN: "\u25b2", outcome.LOSS: "\u25bc", outcome.NONE: "\u2248"}
 PLOT = 250
+CROWDED = 8
+"""Columns above which intervals and changes stand under their number instead of beside it."""
 
 
 def render(report: Report) -> str:
@@ -129,7 +131,8 @@ def _section(table: t.Table, before: str = "", after: str = "") -> str:
     if not table.rows or len(table.columns) < 2:
         return ""
     about = f'<p class="about">{escape(table.about)}</p>' if table.about else ""
-    body = f"<table>{_headings(table, {})}{_rows(table, {})}</table>"
+    tight = " class=tight" if len(table.columns) > CROWDED else ""
+    body = f"<table{tight}>{_headings(table, {})}{_rows(table, {})}</table>"
     return f'<section><h2>{escape(table.title)}</h2>{about}{before}<div class="wide">{body}</div>{after}</section>'
 
 
