@@ -78,7 +78,8 @@ class Arithmetic(GeneratedTask):
 
         Forgetting is what makes the error systematic: above one half, the likeliest answer is the wrong procedure.
         """
-        digits = written_digits(*problem.meta["operands"], problem.meta["op"], lambda: rng.random() < noise)
+        a, b = problem.meta["operands"]
+        digits = written_digits(a, b, problem.meta["op"], lambda: rng.random() < noise)
         for i, digit in enumerate(digits):
             if rng.random() < noise / 8:
                 top = i == len(digits) - 1 > 0
