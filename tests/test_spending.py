@@ -119,6 +119,19 @@ def test_standing_still_counts_in_a_row_survives_resume_and_spares_counted_runs(
     assert counted.finished
 
 
+def test_phases_that_the_budget_never_reached_are_named() -> None:
+    phases = [{"name": "teach", "iterations": 5}, {"name": "distil", "iterations": 5}]
+    made, meter = plain(phases=phases, budget={"labels": 10})
+    made.advance()
+    assert not made.unreached
+    meter.charge("labels", 10)
+    assert made.finished and made.unreached == ["distil"]
+    done, _ = plain(phases=phases)
+    for _ in range(10):
+        done.advance()
+    assert done.over and not done.unreached
+
+
 def test_compare_says_which_arm_cannot_spend_the_budget_and_what_all_can(tmp_path) -> None:
     from gainstage.cli.arms import plan_runs
 

@@ -336,4 +336,9 @@ class Run:
     def notes(self) -> list[str]:
         """What a reader must know to read the figures right."""
         gate = ["the calibration gate ended the run: its error rose while its accuracy stood still"]
-        return [*(gate if self.closed else []), *steps_note(self.trainer.last_chain)]
+        missed = [
+            f"the budget was spent before phase {name!r}, which never ran: give the phases before it a budget of their own "
+            f"(phases.{self.trainer.schedule.name}.budget)"
+            for name in self.trainer.schedule.unreached
+        ]
+        return [*(gate if self.closed else []), *missed, *steps_note(self.trainer.last_chain)]

@@ -58,6 +58,12 @@ class Schedule:
         return self.over or self.budget.exhausted(self.meter)
 
     @property
+    def unreached(self) -> list[str]:
+        """Phases that never ran because the run's budget was spent before them."""
+        ran = {name for _, name in self.order[: self.place + 1]}
+        return [name for name in self.phases if name not in ran] if self.finished else []
+
+    @property
     def progress(self) -> float:
         """Share of the run that is done, in [0, 1]: by iterations or by the budget, whichever is further."""
         if self.over:
