@@ -337,8 +337,8 @@ class Run:
         """What a reader must know to read the figures right."""
         gate = ["the calibration gate ended the run: its error rose while its accuracy stood still"]
         missed = [
-            f"the budget was spent before phase {name!r}, which never ran: give the phases before it a budget of their own "
-            f"(phases.{self.trainer.schedule.name}.budget)"
+            f"the budget was spent before phase {name!r}, which never ran: "
+            f"set phases.{self.trainer.schedule.name}.budget or its iterations"
             for name in self.trainer.schedule.unreached
         ]
         return [*(gate if self.closed else []), *missed, *steps_note(self.trainer.last_chain)]
