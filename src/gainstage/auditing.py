@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from gainstage.chain import Chain, total_reward
+from gainstage.chain import Chain, Part, build_task
+from gainstage.judging import judge
 from gainstage.measure.audits.contamination import prompt_text
+from gainstage.measure.audits.judge_audit import Item, JudgeReport, judge_audit
 from gainstage.measure.audits.partial_prompts import Ids, PartialPromptAudit, PartialPromptReport
 from gainstage.measure.audits.reward_hacks import HackReport, Specimen, reward_hacks
 from gainstage.measure.budget import Meter
@@ -19,7 +22,8 @@ from gainstage.types import Author, Ctx, Problem, Prompt, Sampling, Stop, Trajec
 
 BATCH = 64
 """Prefixes that are completed at once."""
-TRIES = 200
+OTHER_SEED = 1_000_003
+"""Added to a generated task's seed for problems that are not those of the test."""
 
 
 # -- rewards ----------------------------------------------------------------------------------------------------------
@@ -76,23 +80,21 @@ def payer(chain: Chain) -> Callable[[Problem, list[str]], list[float | None]]:
     """The reward of a recipe, as training would pay it, for texts of anybody's; the task's verdict without one."""
     task = chain.task.it
     ctx = Ctx(models={}, task=task, store=None, meter=Meter(), judge=task.check)  # type: ignore[arg-type]
-    judges = [part for part in chain.reward if part.has("judge")]
     if refused := [p.key for p in chain.reward if p.declares("uses") or (p.has("shape") and not p.has("judge"))]:
         raise RecipeError(f"audit reward: {refused[0]} needs a model or a running batch; audit the other rewards")
 
     def pay(problem: Problem, texts: list[str]) -> list[float | None]:
-        if not judges:
+        if not chain.reward:
             return [task.check(problem, text).reward for text in texts]
         rows = [_row(problem, text, index) for index, text in enumerate(texts)]
-        said = []
-        for part in judges:
-            values = part.it.judge(rows, ctx)
-            for transform in part.options.get("then", []):
-                values = transform(values)
-            said.append(values)
-        return total_reward(judges, said).values
+        paid = {t.sample: float(t.columns["reward"]) for t in judge(chain, rows, ctx, _call)}
+        return [paid.get(index) for index in range(len(texts))]
 
     return pay
+
+
+def _call(part: Any, hook: str, *args: Any) -> Any:
+    return getattr(part.it, hook)(*args)
 
 
 def _row(problem: Problem, text: str, sample: int) -> Trajectory:
@@ -124,7 +126,53 @@ def audit_reward(
     return reward_hacks(found, payer(chain), tell)
 
 
+# -- judges -----------------------------------------------------------------------------------------------------------
+
+
+def audit_judge(
+    task: Any,
+    problems: Sequence[Problem],
+    asked: Callable[..., float] | None = None,
+    seed: int = 0,
+    tell: Callable[[float], None] = lambda done: None,
+) -> JudgeReport:
+    """Ask a judge about right, wrong and worthless answers to a task's problems.
+
+    Args:
+        asked: the judge, of one answer or of two; the task's own verifier where None.
+
+    Raises:
+        RecipeError: no problem has a known right and wrong answer.
+    """
+    found = {prompt_text(made.problem): made for made in specimens(task, problems, seed)}
+    if not found:
+        raise RecipeError(f"audit judge: no problem of {task.name} has a known right and a known wrong output")
+
+    def verifier(question: str, answer: str, rubric: str) -> float:
+        return float(task.check(found[question].problem, answer).reward or 0.0)
+
+    items = [Item(question, made.right, made.wrong) for question, made in found.items()]
+    return judge_audit(asked or verifier, items, tell=tell)
+
+
 # -- contamination ----------------------------------------------------------------------------------------------------
+
+
+def control_for(task: Part, named: str | None) -> Part:
+    """The control set of a task: the one that is named, else the same generator with another seed.
+
+    Raises:
+        RecipeError: the task generates nothing, so that somebody has to name problems that the model cannot know.
+    """
+    if named is not None:
+        return build_task(named)
+    made: Any = task.it
+    if not hasattr(made, "seed") or not dataclasses.is_dataclass(type(made)):
+        raise RecipeError(
+            f"audit contamination: {task.name} cannot make new problems; name a set of the same kind that the model "
+            "cannot know with --control, for instance newer problems or rg:NAME"
+        )
+    return dataclasses.replace(task, it=dataclasses.replace(made, seed=made.seed + OTHER_SEED))
 
 
 def audit_contamination(

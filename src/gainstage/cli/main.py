@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from gainstage import __version__
-from gainstage.cli import catalogue, compare, doctor, evaluate, ledger, models, reproduce, train
+from gainstage.cli import audit, catalogue, compare, doctor, evaluate, ledger, models, reproduce, train
 
 app = typer.Typer(
     name="gainstage",
@@ -39,6 +39,7 @@ app.command("compare")(compare.compare)
 app.command("reproduce")(reproduce.reproduce)
 app.command("ledger")(ledger.ledger)
 app.command("evaluate")(evaluate.evaluate)
+app.add_typer(audit.audit, name="audit")
 app.command("methods")(catalogue.methods)
 app.command("show")(catalogue.show)
 app.command("tasks")(catalogue.tasks)
