@@ -111,7 +111,8 @@ def _resample(array: np.ndarray, replicates: int, rng: np.random.Generator) -> n
     if array.ndim == 1:
         return array[runs]
     problems = array.shape[1]
-    times_drawn = rng.multinomial(problems, np.full(problems, 1 / problems), replicates)
+    drawn = rng.integers(0, problems, (replicates, problems)) + problems * np.arange(replicates)[:, None]
+    times_drawn = np.bincount(drawn.ravel(), minlength=replicates * problems).reshape(replicates, problems)
     scores = times_drawn @ array.T / problems
     return np.take_along_axis(scores, runs, 1)
 
