@@ -16,7 +16,7 @@ from gainstage.measure.audits.contamination import Overlap
 from gainstage.measure.evaluate import Answer, EvalRecord
 from gainstage.measure.runs import ParityManifest, RunRecord
 
-FEATURES, ACTIONS, TRAIN, HELD_OUT, SAMPLES = 6, 4, 256, 24, 2
+FEATURES, ACTIONS, TRAIN, HELD_OUT, SAMPLES = 6, 4, 256, 24, 8
 _WORLD = np.random.default_rng(20)
 TEACHER = _WORLD.normal(size=(FEATURES, ACTIONS))
 PROBLEMS = _WORLD.normal(size=(TRAIN + HELD_OUT, FEATURES))
@@ -38,14 +38,14 @@ class Method:
 
 @dataclass
 class Run(RunRecord):
-    """A run record that counts its answers once, however many comparisons it stands in."""
+    """A run record that counts its answers once, and only what is compared: pass@1."""
 
     @cached_property
-    def _numbers(self) -> dict[str, float]:
-        return super().numbers()
+    def score(self) -> float:
+        return float(np.mean([sum(record.correct) / len(record.correct) for record in self.evaluation["bandit"]]))
 
     def numbers(self, ks=(1, 4, 16)) -> dict[str, float]:
-        return self._numbers
+        return {"eval/bandit/pass@1": self.score}
 
 
 def train(method: Method, seeds: np.ndarray, arm: int) -> np.ndarray:
@@ -80,19 +80,17 @@ def softmax(logits: np.ndarray) -> np.ndarray:
     return out / out.sum(-1, keepdims=True)
 
 
-def evaluate(chances: np.ndarray, seeds: np.ndarray) -> np.ndarray:
+def evaluate(chances: np.ndarray, seeds: np.ndarray, samples: int = SAMPLES) -> np.ndarray:
     """Verdicts "R P K": the noise belongs to the seed, so paired arms share it."""
-    noise = np.random.default_rng([3, int(seeds[0])]).random((len(seeds), HELD_OUT, SAMPLES))
+    noise = np.random.default_rng([3, int(seeds[0])]).random((len(seeds), HELD_OUT, samples))
     return noise < chances[..., None]
 
 
-MANIFEST = ParityManifest("bandit", budget={"generated_tokens": 1.0}, samples=SAMPLES)
-
-
-def record(arm: str, seed: int, verdicts: np.ndarray) -> Run:
+def record(arm: str, seed: int, verdicts: np.ndarray, samples: int = SAMPLES) -> Run:
     """One run as the command line would hand it over."""
-    rows = [EvalRecord(f"p{i}", tuple(ANSWERS[bool(v)] for v in row)) for i, row in enumerate(verdicts)]
+    rows = [EvalRecord(f"p{i}", tuple(map(ANSWERS.__getitem__, row))) for i, row in enumerate(verdicts.tolist())]
     return Run(
-        arm, seed, evaluation={"bandit": rows}, spent={"generated_tokens": 1.0}, manifest=MANIFEST,
+        arm, seed, evaluation={"bandit": rows}, spent={"generated_tokens": 1.0},
+        manifest=ParityManifest("bandit", budget={"generated_tokens": 1.0}, samples=samples),
         contamination={"exact": Overlap(0, HELD_OUT, TRAIN)},
     )  # fmt: skip

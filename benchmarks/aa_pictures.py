@@ -1,4 +1,4 @@
-"""The pictures of docs/explanation/fair-comparison.md, from the result of `benchmarks/aa.py --out FILE`.
+"""The pictures and tables of docs/explanation/fair-comparison.md, from the result of `benchmarks/aa.py --out FILE`.
 
 ./gs python benchmarks/aa_pictures.py docs/explanation/img/aa.json docs/explanation/img
 """
@@ -167,6 +167,25 @@ def stopping(result: dict[str, Any]) -> str:
     return picture(frame, [], more="".join(drawn(whole, line) for line in lines) + "".join(end_labels(whole, lines)))
 
 
+def tables(result: dict[str, Any]) -> str:
+    """Both tables as Markdown."""
+    out = ["| | seeds | comparisons | coverage | of the percentile bootstrap | not paired | gain | claim | power said |",
+           "|---|---:|---:|---:|---:|---:|---:|---:|---:|"]  # fmt: skip
+    for row in result["rows"]:
+        shares = [row["coverage"], row["coverage of the bootstrap"], row["coverage without pairing"], row["gain"],
+                  row["claim"], row["power"]]  # fmt: skip
+        texts = ["" if share is None else f"{100 * share:.1f} %" for share in shares]
+        cells = [row["row"], str(row["seeds"]), f"{row['comparisons']:,}", *texts]
+        out.append("| " + " | ".join(cells) + " |")
+    out += ["", "| | claims, fixed interval | claims, `--until-decided` | coverage | mean seeds |"]
+    out += ["|---|---:|---:|---:|---:|"]
+    for row in result["looks"]:
+        shares = [row["claims of the fixed interval"][-1], row["claims"][-1], row["coverage"]]
+        cells = [row["row"], *(f"{100 * s:.1f} %" for s in shares), f"{row['mean seeds']:.1f}"]
+        out.append("| " + " | ".join(cells) + " |")
+    return "\n".join(out)
+
+
 def even(values: Sequence[float]) -> dict[float, float]:
     return {float(v): i / (len(values) - 1) for i, v in enumerate(values)}
 
@@ -176,6 +195,7 @@ def main() -> None:
     result = json.loads(source.read_text())
     for name, made in (("coverage", coverage), ("width", width), ("p-values", p_values), ("stopping", stopping)):
         (folder / f"{name}.svg").write_text(made(result))
+    print(tables(result))
 
 
 if __name__ == "__main__":
