@@ -160,6 +160,8 @@ class _PlainCredit(_Plain):
 
 
 class _PlainReward(_Plain):
+    verifies = True
+
     def judge(self, trajs: Sequence[Any], ctx: Any) -> list[float | None]:
         return [self.function(t.problem, t.info.get("completion", "")) for t in trajs]
 

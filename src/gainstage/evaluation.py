@@ -89,7 +89,7 @@ def look(
     meter = meter or Meter()
     ask = _sampler(chain, models, seed, temperature, role, start, meter, rows)
     started = time.perf_counter()
-    with meter.account("evaluation"), stream(seed, "evaluate"), torch.no_grad():
+    with meter.account("evaluation"), meter.booking(role), stream(seed, "evaluate"), torch.no_grad():
         records = evaluate(ask, problems, samples, batch=max(1, batch // samples))
         meter.charge("seconds", time.perf_counter() - started)
     return records

@@ -16,12 +16,17 @@ COLUMNS = {"row": "reward", "turn": "turn_rewards", "step": "rewards"}
 
 
 def judge(chain: Chain, got: list[Trajectory], ctx: Any, call: Call) -> list[Trajectory]:
-    """Facts about each trajectory. Rows that FAILED or have no finite verdict are dropped and counted."""
+    """Facts about each trajectory. Rows that FAILED or have no finite verdict are dropped and counted.
+
+    A component that says `verifies` checks every answer by itself: each is charged as a call of a verifier.
+    """
     alive = [t for t in got if t.stop is not Stop.FAILED]
     ctx.log("failures/rollout", len(got) - len(alive))
     rows, values = [], []
     for part in [part for part in chain.reward if part.has("judge")] if alive else []:
         said = call(part, "judge", alive, ctx)
+        if getattr(part.it, "verifies", False):
+            ctx.meter.charge("verifier_calls", len(alive), part.key)
         for transform in part.options.get("then", []):
             said = transform(said)
         for trajectory, value in zip(alive, said, strict=True):

@@ -20,6 +20,8 @@ def axes(chain: Chain) -> set[str]:
     if any(_foreign(part) for part in chain):
         return set(AXES)
     found = {"seconds"}
+    if getattr(chain.store.it, "fixed", False) and getattr(chain.store.it, "source", "") != "artifact":
+        found.add("labels")
     if chain.rollout:
         found.update(SAMPLING)
         if "env" in chain.task.it.capabilities:

@@ -51,6 +51,7 @@ class FunctionReward:
     name: str = field(init=False)
     signature: str = field(init=False)
     level = "row"
+    verifies = True
 
     def __post_init__(self) -> None:
         self.function = load_function(self.path)
@@ -167,7 +168,7 @@ def _number(value: Any) -> float | None:
         return None
     try:
         return float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
 
 

@@ -76,7 +76,10 @@ class Dataset:
     def rounds(self, plan: Any, ctx: Any) -> Iterator[Batch]:
         """`plan.updates` minibatches of `plan.minibatch` rows; a pair counts as one and is never split."""
         for _ in range(plan.updates):
+            known = min(self.cursor, len(self.examples))
             picked = [self._next(ctx.seed) for _ in range(plan.minibatch or 32)]
+            if self.source != "artifact":  # a label is paid for once, when it is first looked at
+                ctx.meter.charge("labels", min(self.cursor, len(self.examples)) - known, "store.dataset")
             yield self.batch(picked, ctx)
 
     def _next(self, seed: int) -> int:

@@ -93,7 +93,7 @@ class CausalPolicy:
         ids, mask, real = batch["tokens"], batch["mask"].clone(), batch.real()
         mask[:, 0] = False
         if not torch.is_grad_enabled():
-            self.meter.charge("scored_tokens", float(real.sum()), self.role)
+            self.meter.charge("scored_tokens", float(real.sum()))
         self._flops(float(real.sum()), 6 if torch.is_grad_enabled() else 2)
         shape = mask.shape
         rows, steps = torch.nonzero(mask, as_tuple=True)
@@ -136,7 +136,7 @@ class CausalPolicy:
         with self._switch():
             found = self.engine.generate(list(requests), max_new=max_new, stop=tuple(stop), want=tuple(want))
         drawn = float(sum(len(c.ids) for group in found for c in group))
-        self.meter.charge("generated_tokens", drawn, self.role)
+        self.meter.charge("generated_tokens", drawn)
         self._flops(drawn + sum(len(r.ids) for r in requests), 2)
         return found
 
@@ -239,4 +239,4 @@ class CausalPolicy:
         return nullcontext() if self.autocast is None else torch.autocast(self.device.type, self.autocast)
 
     def _flops(self, tokens: float, per_weight: int) -> None:
-        self.meter.charge("flops", per_weight * self.size * tokens, self.role)
+        self.meter.charge("flops", per_weight * self.size * tokens)

@@ -230,6 +230,6 @@ class RemotePolicy:
 
     def generate(self, requests: Any, *, max_new: int, stop: Any = (), want: Any = ()) -> Any:
         found = self.engine.generate(list(requests), max_new=max_new, stop=tuple(stop), want=tuple(want))
-        self.meter.charge("judge_calls", float(sum(len(group) for group in found)), self.role)
-        self.meter.charge("generated_tokens", float(sum(len(c.ids) for group in found for c in group)), self.role)
+        self.meter.charge("judge_calls", float(sum(len(group) for group in found)))
+        self.meter.charge("generated_tokens", float(sum(len(c.ids) for group in found for c in group)))
         return found

@@ -45,8 +45,8 @@ class ValuePolicy:
         hidden = self.policy.hidden(ids, real)
         meter = self.policy.meter
         if not torch.is_grad_enabled():
-            meter.charge("scored_tokens", float(real.sum()), self.role)
-        meter.charge("flops", (6 if torch.is_grad_enabled() else 2) * self.size * float(real.sum()), self.role)
+            meter.charge("scored_tokens", float(real.sum()))
+        meter.charge("flops", (6 if torch.is_grad_enabled() else 2) * self.size * float(real.sum()))
         found = self.module.head(hidden[rows, steps - 1]).squeeze(-1).float()
         index = rows * mask.shape[1] + steps
         values = torch.zeros(mask.shape, device=ids.device).view(-1).index_put((index,), found).view(mask.shape)

@@ -35,6 +35,7 @@ class Code:
     seconds: float = 10.0
     memory_mb: int = 1024
     level = "row"
+    verifies = True
 
     def judge(self, trajs: Sequence[Trajectory], ctx: Ctx) -> list[float | None]:
         """One reward a trajectory, None where the sandbox itself failed.

@@ -86,6 +86,7 @@ class Exact:
     """Only what follows the last occurrence of this marker is compared; an answer without it is wrong."""
 
     level = "row"
+    verifies = True
     requires = ("answer",)
 
     def judge(self, trajs: Sequence[Trajectory], ctx: Any) -> list[float | None]:

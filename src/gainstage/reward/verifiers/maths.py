@@ -46,6 +46,7 @@ class Maths:
     seconds: float = 5.0
     requires = ("answer",)
     level = "row"
+    verifies = True
 
     def __post_init__(self) -> None:
         if not self.order or (unknown := set(self.order) - set(EXTRACTORS)):

@@ -103,6 +103,7 @@ class Numbers:
     """Only what follows the last occurrence of this marker is read; an answer without it is wrong."""
 
     level = "row"
+    verifies = True
     requires = ("answer",)
 
     def __post_init__(self) -> None:

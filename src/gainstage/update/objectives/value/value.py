@@ -100,6 +100,7 @@ class ValueLearner(Learner):
         if values is None:
             raise RecipeError(f"update.value: the role {self.train[0]!r} gives no values; add a value head")
         mask = mb["mask"].bool()
+        ctx.meter.charge("trained_tokens", float(mask.sum()))
         terms = value_loss(values, mb["returns"], mask, mb["values"], self.value_clip, self.kind, self.delta)
         moved = torch.where(mask, (values.detach() - mb["values"]).abs(), 0.0)
         stats: Stats = {
