@@ -77,6 +77,12 @@ def test_reinforce_pp_returns_and_whitening():
     assert whitened == pytest.approx([0.796305, 0.836523, 0.816414, -1.234675, -1.214567, 0.0], abs=1e-5)
 
 
+@pytest.mark.parametrize(("gamma", "want"), [(1.0, [1, 1, 0.75, 0.5]), (0.9, [0.792, 0.88, 0.7, 0.5])])
+def test_rewards_of_turns_flow_back_over_earlier_turns(gamma: float, want: list[float]):
+    """One decision a turn, dense rewards that sum to 1 (arXiv 2510.01132)."""
+    assert returns([0, 0.25, 0.25, 0.5], [1, 1, 1, 1], gamma) == pytest.approx(want, abs=1e-6)
+
+
 def test_the_row_s_advantage_can_be_what_is_discounted():
     batch = batch_of([3, 2], [9.0, 9.0], advantage=[0.75, -0.25])
     got = Discounted(gamma=0.5, source="advantage").assign(batch)

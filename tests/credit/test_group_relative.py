@@ -43,6 +43,8 @@ def test_reinforce_pp_baseline_subtracts_the_group_mean_only():
 
 
 def test_leave_one_out_is_the_mean_of_the_others_and_a_scaled_dr_grpo():
+    assert advantages([1, 0, 0, 1.0], center="leave_one_out", scale="none") == near([2 / 3, -2 / 3, -2 / 3, 2 / 3])
+    assert advantages([1, 0, 0, 1.0], scale="none") == near([0.5, -0.5, -0.5, 0.5])
     r = [3.0, 0.0, 1.0, 4.0]
     loo = advantages(r, center="leave_one_out", scale="none")
     assert loo == near([x - (sum(r) - x) / 3 for x in r])

@@ -31,6 +31,7 @@ def test_information_of_the_worked_draws():
     assert torch.argsort(information(theta), descending=True).tolist() == [1, 3, 2, 0]
     assert torch.argsort(mixed, descending=True).tolist() == [1, 3, 2, 0]
     assert information(torch.tensor([0.0, 1.0]), "mixed").tolist() == [0.0, 0.0]
+    assert information(torch.tensor([0.25, 0.5]), "mixed", 4).tolist() == pytest.approx([0.679688, 0.875], abs=1e-6)
 
 
 def test_visits_of_one_problem_in_one_batch_are_merged_before_the_decay():

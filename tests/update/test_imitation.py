@@ -198,6 +198,22 @@ def test_preference_losses_are_the_papers_formulas(name, settings, expected):
     assert stats["preference/accuracy"].tolist() == [1.0, 1.0]
 
 
+@pytest.mark.parametrize(
+    ("name", "settings", "expected"),
+    [
+        ("dpo", {"beta": 0.1}, 0.598139),
+        ("dpo", {"beta": 0.1, "label_smoothing": 0.1}, 0.618139),
+        ("ipo", {"beta": 0.1}, 9.0),
+        ("hinge", {"beta": 0.1}, 0.8),
+        ("simpo", {"beta": 2.0, "gamma": 1.0}, 1.701413),
+        ("orpo", {"weight": 0.1}, 2.085176),
+    ],
+)
+def test_preference_losses_of_one_pair_by_hand(name, settings, expected):
+    one = Pairs(*(torch.tensor([x], dtype=torch.float64) for x in (-10, -14, -11, -13, 5, 8)))
+    assert preference_loss(name, one, **settings)[0].tolist() == pytest.approx([expected], abs=1e-6)
+
+
 def test_the_gradient_of_dpo_weighs_by_how_wrong_the_implicit_reward_is():
     given = pairs()
     chosen = given.chosen.clone().requires_grad_()

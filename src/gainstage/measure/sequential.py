@@ -6,6 +6,11 @@ prior of the standardised effect. Under normal differences of any standard devia
 filtration of the values over the first one's size), so by Ville's inequality it ever passes 1 / alpha with probability
 at most alpha, however often it is looked at and whenever one stops.
 
+Normality matters as for every t interval of few values. Two arms of the same distribution, of whatever shape, have
+symmetric differences and are told apart in less than 5 % (some 2 % or less in simulations of skewed, heavy-tailed,
+coarse and collapsing runs). Where the arms differ in shape but not in mean, the first seeds may all miss what is rare:
+exponential differences are decided wrongly in some 12 %, against 8 % for Student's interval read once at 20 seeds.
+
 Sources: Robbins, Ann. Math. Statist. 41 (1970); Lai, Ann. Statist. 4 (1976); Wang and Ramdas, "Anytime-valid t-tests
 and confidence sequences for Gaussian means with unknown variance", arXiv 2310.03722.
 """
