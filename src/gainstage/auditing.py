@@ -43,6 +43,8 @@ def specimens(task: Any, problems: Sequence[Problem], seed: int = 0) -> list[Spe
 
 
 def _specimen(task: Any, problem: Problem, rng: random.Random) -> Specimen | None:
+    if not problem.meta.get("answerable", True):
+        return None
     gold = problem.answer if isinstance(problem.answer, str | int | float) else None
     if "preferences" in task.capabilities:
         try:

@@ -28,6 +28,8 @@ class Arithmetic(GeneratedTask):
         levels: digits of the operands, one level each, in equal shares; more digits are harder.
         question: wording of the prompt around the expression `{}`, for models that expect a sentence.
         impossible: share of problems whose every answer counts as wrong; they test samplers that look for signal.
+        abstain: an answer that declines, for instance `?`: it counts as no attempt. Empty = there is none.
+        unanswerable: share of problems that hide a digit of an operand (`3?5+678=`), so that only declining is right.
     """
 
     name: ClassVar[str] = "arithmetic"
@@ -36,6 +38,8 @@ class Arithmetic(GeneratedTask):
     levels: tuple[int, ...] = (2, 3, 4)
     question: str = "{}="
     impossible: float = 0.0
+    abstain: str = ""
+    unanswerable: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -47,10 +51,16 @@ class Arithmetic(GeneratedTask):
             raise ValueError(f"question must hold {{}} for the expression, got {self.question!r}")
         if not 0 <= self.impossible <= 1:
             raise ValueError(f"impossible must lie in [0, 1], got {self.impossible}")
+        if "=" in self.abstain or any(x in DIGITS for x in self.abstain) or self.abstain != self.abstain.strip():
+            raise ValueError(f"abstain must hold neither digits nor `=` nor blanks around it, got {self.abstain!r}")
+        if not 0 <= self.unanswerable <= 1:
+            raise ValueError(f"unanswerable must lie in [0, 1], got {self.unanswerable}")
+        if self.unanswerable and not self.abstain:
+            raise ValueError("unanswerable problems need an answer that declines: set abstain, for instance to '?'")
 
     @property
     def max_new(self) -> int:
-        return 2 * (max(self.levels) + 1) + 2
+        return max(2 * (max(self.levels) + 1), len(self.abstain)) + 2
 
     def draw(self, rng: random.Random, index: int) -> Problem:
         turn, which = divmod(index, len(self.ops))
@@ -62,22 +72,44 @@ class Arithmetic(GeneratedTask):
             a, b = b, a
         result = {"+": a + b, "-": a - b, "*": a * b}[op]
         key = f"{max(a, b)}{op}{min(a, b)}"  # a+b and b+a always share a split
-        hopeless = int(digest(f"impossible {key}")[:8], 16) / 2**32 < self.impossible
+        hidden = _belongs(f"unanswerable {key}", self.unanswerable)
+        hopeless = hidden or _belongs(f"impossible {key}", self.impossible)
+        left = str(a)
+        if hidden:
+            at = rng.randrange(len(left))
+            left = f"{left[:at]}?{left[at + 1 :]}"
         return self.problem(
             key,
-            self.question.replace("{}", f"{a}{op}{b}"),
+            self.question.replace("{}", f"{left}{op}{b}"),
             None if hopeless else str(result),
             float(level),
             result=result,
             operands=[a, b],
             op=op,
+            **({"answerable": False} if hidden else {}),
         )
+
+    def abstains(self, output: str) -> bool | None:
+        """Whether an output declines to answer; None where the task offers no way to."""
+        return self.extract(output) == self.abstain if self.abstain else None
+
+    def preferences(self, problem: Problem, rng: random.Random) -> tuple[str, str]:
+        """A right worked solution and a wrong one; where there is no answer, declining and an attempt."""
+        if problem.meta.get("answerable", True):
+            return super().preferences(problem, rng)
+        return self.abstain, self._worked(problem, rng, 0.0)
 
     def demonstrate(self, problem: Problem, rng: random.Random, noise: float = 0.0) -> str:
         """The worked digits. A carry or borrow is forgotten with probability `noise`, a digit misread with an eighth.
 
         Forgetting is what makes the error systematic: above one half, the likeliest answer is the wrong procedure.
+        A problem without answer is declined, with probability `noise` attempted.
         """
+        if not problem.meta.get("answerable", True) and rng.random() >= noise:
+            return self.abstain
+        return self._worked(problem, rng, noise)
+
+    def _worked(self, problem: Problem, rng: random.Random, noise: float) -> str:
         a, b = problem.meta["operands"]
         digits = written_digits(a, b, problem.meta["op"], lambda: rng.random() < noise)
         for i, digit in enumerate(digits):
@@ -86,6 +118,11 @@ class Arithmetic(GeneratedTask):
                 digits[i] = int(other(rng, DIGITS[1:] if top else DIGITS, str(digit)))
         text = "".join(map(str, digits))
         return f"{text}={text[::-1]}"
+
+
+def _belongs(content: str, share: float) -> bool:
+    """Whether content is in a share of all problems, decided by its hash."""
+    return int(digest(content)[:8], 16) / 2**32 < share
 
 
 def written_digits(a: int, b: int, op: str, forgets: Callable[[], bool] = lambda: False) -> list[int]:

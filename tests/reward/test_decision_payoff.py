@@ -1,0 +1,119 @@
+"""Guessing does not pay: pay-offs, the belief at which they switch, and the task that offers declining."""
+
+import random
+from types import SimpleNamespace
+
+import pytest
+
+from gainstage.auditing import audit_reward
+from gainstage.chain import build_chain, build_task
+from gainstage.evaluation import look
+from gainstage.measure.evaluate import summarize
+from gainstage.policies.snapshots import Models
+from gainstage.recipe import check, load
+from gainstage.reward.terms.decision_payoff import DecisionPayoff, Payoffs, break_even, decision_payoff
+from gainstage.trainer import Trainer
+from gainstage.types import Problem, Verdict
+
+PLAIN = Payoffs(correct=1.0, grounded=0.0, wrong=0.5, abstain=0.1)
+
+
+def test_an_attempt_at_three_in_ten_pays_less_than_declining():
+    expected = 0.3 * decision_payoff(PLAIN, True, False) + 0.7 * decision_payoff(PLAIN, False, False)
+    assert expected == pytest.approx(-0.05) and decision_payoff(PLAIN, False, True) == pytest.approx(0.1)
+    assert break_even(PLAIN) == pytest.approx(0.4)
+
+
+@pytest.mark.parametrize("payoffs", [PLAIN, Payoffs(), Payoffs(2.0, 0.0, 1.0, -0.2), Payoffs(1.0, 0.0, 0.0, 0.0)])
+def test_at_the_break_even_both_pay_the_same(payoffs):
+    p = break_even(payoffs)
+    attempt = p * decision_payoff(payoffs, True, False) + (1 - p) * decision_payoff(payoffs, False, False)
+    assert attempt == pytest.approx(decision_payoff(payoffs, False, True))
+
+
+def test_limits():
+    assert break_even(Payoffs(1, 0, 0, 0)) == 0, "plain right or wrong: always attempt"
+    assert break_even(Payoffs(1, 0, 0.5, 1)) == 1, "declining is worth as much as being right: never attempt"
+    assert decision_payoff(Payoffs(), True, False, grounded=0.5) == pytest.approx(1.1)
+    assert decision_payoff(Payoffs(), True, True, grounded=1.0) == pytest.approx(0.1), (
+        "who declines is paid for nothing else"
+    )
+    with pytest.raises(ValueError, match="cost"):
+        Payoffs(wrong=-1)
+    with pytest.raises(ValueError, match="finite"):
+        DecisionPayoff(correct=float("nan"))
+
+
+def row(text, answer="7"):
+    return SimpleNamespace(problem=Problem("p", "3+4=", answer), info={"completion": text}, parts={})
+
+
+def test_the_component_pays_by_the_tasks_verdict():
+    task = build_task({"arithmetic": {"abstain": "?"}}).it
+    ctx = SimpleNamespace(task=task, judge=task.check)
+    rows = [row("7=7"), row("8=8"), row("?"), row("?", None), row("")]
+    assert DecisionPayoff().judge(rows, ctx) == pytest.approx([1.0, -0.5, 0.1, 0.1, -0.5])
+    assert [r.parts["abstained"] for r in rows] == [0, 0, 1, 1, 0] and rows[0].parts["correct"] == 1
+    grounded = SimpleNamespace(task=task, judge=lambda p, text: Verdict(1.0, {"grounded": 0.5}))
+    assert DecisionPayoff().judge([row("x")], grounded) == pytest.approx([1.1])
+    none = SimpleNamespace(task=task, judge=lambda p, text: Verdict(None))
+    assert DecisionPayoff().judge([row("x")], none) == [None]
+
+
+def test_a_task_that_cannot_be_declined_is_named():
+    for task in ("arithmetic", "reverse"):
+        it = build_task(task).it
+        with pytest.raises(ValueError, match="declining looks like"):
+            DecisionPayoff().judge([row("7")], SimpleNamespace(task=it, judge=it.check))
+
+
+def test_unanswerable_problems_hide_a_digit_and_want_to_be_declined():
+    task = build_task({"arithmetic": {"abstain": "?", "unanswerable": 0.3}}).it
+    problems = [task.problems("train")[i] for i in range(600)]
+    hidden = [p for p in problems if not p.meta.get("answerable", True)]
+    assert 0.22 < len(hidden) / 600 < 0.38
+    assert all(p.answer is None and p.prompt.count("?") == 1 for p in hidden)
+    assert all("?" not in p.prompt and p.answer for p in problems if p not in hidden)
+    rng = random.Random(0)
+    assert all(task.demonstrate(p, rng) == "?" and task.check(p, "?").reward == 0 for p in hidden)
+    chosen, rejected = task.preferences(hidden[0], rng)
+    assert chosen == "?" and not task.abstains(rejected) and len(rejected) <= task.max_new
+    assert task.abstains("?") and task.abstains("12=?") and not task.abstains("12=21")
+    assert build_task("arithmetic").it.abstains("?") is None
+
+
+def test_without_the_settings_the_problems_stay_what_they_were():
+    plain, offered = (build_task({"arithmetic": settings}).it for settings in ({}, {"abstain": "?"}))
+    assert [plain.problems("test")[i] for i in range(50)] == [offered.problems("test")[i] for i in range(50)]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"abstain": "7"}, {"abstain": "a=b"}, {"abstain": " ?"}, {"unanswerable": 0.3},
+     {"abstain": "?", "unanswerable": 2}],
+)  # fmt: skip
+def test_settings_that_cannot_work_are_refused(settings):
+    with pytest.raises(ValueError, match=r"abstain|unanswerable"):
+        build_task({"arithmetic": settings})
+
+
+def test_it_trains_and_is_measured():
+    task = "task={arithmetic: {abstain: '?', unanswerable: 0.5}}"
+    recipe = load("grpo", [task, "reward=[decision_payoff]", "plan.groups=4", "iterations=1", "evaluate.problems=4"])
+    trainer = Trainer(recipe)
+    rows = []
+    trainer.on_row = rows.append
+    trainer.run()
+    assert -0.5 <= rows[0]["reward/mean"] <= 1.2
+    models = Models(recipe.models, ["policy"])
+    asked = [trainer.chain.task.it.problems("validation")[i] for i in range(12)]
+    numbers = summarize(look(trainer.chain, models, asked, 4, seed=0))
+    assert {"abstention", "abstention/unanswerable", "pass@1/answerable"} <= set(numbers)
+
+
+def test_the_reward_pays_nothing_undeserved():
+    made = build_chain(check({"name": "a", "task": {"arithmetic": {"abstain": "?"}}, "rollout": ["generate"],
+                              "reward": ["decision_payoff"]}))  # fmt: skip
+    report = audit_reward(made, [made.task.it.problems("test")[i] for i in range(2)])
+    declined = [f for f in report.findings if f.text.strip() != "?"]
+    assert not declined and not report.unpaid
