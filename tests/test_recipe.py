@@ -70,6 +70,7 @@ def test_overrides_reach_into_a_phase_by_its_name() -> None:
         (["plan.groups=many"], "plan.groups"),
         (["plan.groups=0"], "plan.groups"),
         (["nonsense"], "key=value"),
+        (["extends=dapo"], "a recipe's file"),
         (["budget.generated_token=5"], "generated_tokens"),
         (["evaluate.split=train"], "evaluate.split"),
         (["phases=[{iterations: 3}]"], "name"),

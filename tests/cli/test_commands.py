@@ -94,6 +94,7 @@ def test_tasks() -> None:
         (["tasks", "nothing"], "no task"),
         (["evaluate", "--split", "tset"], "split"),
         (["sample", "nothing-of-that-name", "-p", "x"], "micro"),
+        (["sample", "-p", "x", "-k", "0"], "--number"),
     ],
 )
 def test_mistakes_are_one_line_and_code_2(

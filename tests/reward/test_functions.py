@@ -168,7 +168,7 @@ def my_reward(problem, text):
     assert trajs[0].info["feedback"] == "well done" and "feedback" not in trajs[1].info
 
 
-@pytest.mark.parametrize("value", ["float('nan')", "float('inf')", "-float('inf')", "'high'"])
+@pytest.mark.parametrize("value", ["float('nan')", "float('inf')", "-float('inf')", "'high'", "10**400"])
 def test_what_is_no_number_names_function_and_row(tmp_path, value):
     source = f"def my_reward(completions, **kwargs):\n    return [0.0, {value}]\n"
     with pytest.raises(RewardFunctionError, match=r"(?s)'my_reward'.*row 1.*completion: '5'"):

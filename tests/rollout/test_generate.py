@@ -180,3 +180,9 @@ def test_closed_text_gives_the_marker_back():
     ended = Completion([*characters("go n"), END], [0.0] * 5, Stop.EOS, "go n")
     assert closed_text(policy, ended, ["\n"]) == "go n"
     assert draw(policy, [], max_new=3) == []
+
+
+@pytest.mark.parametrize("temperature", [-1.0, float("nan"), float("inf")])
+def test_a_temperature_is_finite_and_not_negative(temperature):
+    with pytest.raises(ValueError, match="temperature must be >= 0 and finite"):
+        Sampling(temperature=temperature)

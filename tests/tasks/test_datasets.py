@@ -142,6 +142,10 @@ def test_column_mapping(tmp_path):
         ('{"prompt": [1]}\n', r"bad.jsonl:1: column 'prompt' must be text"),
         ('{"x": 1}\n', r"bad.jsonl:1: no known type.*x"),
         ('{"prompt": "a", "completions": ["x"], "labels": []}\n', r"bad.jsonl:1.*equal length"),
+        ('{"prompt": "a", "answer": "1"}\n{"prompt": "b", "answer": NaN}\n', r"bad.jsonl:2: column 'answer'.*NaN"),
+        ('{"prompt": "a\\ud800"}\n', r"bad.jsonl:1: '\\ud800' is half a character"),
+        ('{"prompt": "a", "answer": ' + "9" * 5000 + "}\n", r"bad.jsonl:1: no readable JSON: .*digits"),
+        ("[" * 100_000, r"bad.jsonl:1: no readable JSON: .*recursion"),
         ("", "no rows"),
     ],
 )
@@ -149,6 +153,19 @@ def test_errors_name_file_line_and_column(tmp_path, text, match):
     (tmp_path / "bad.jsonl").write_text(text)
     with pytest.raises(DataError, match=match):
         load_problems(str(tmp_path / "bad.jsonl"))
+
+
+@pytest.mark.parametrize("text", ["5", "null", '"rows"', "[" * 100_000])
+def test_json_that_is_no_list_of_objects(tmp_path, text):
+    (tmp_path / "bad.json").write_text(text)
+    with pytest.raises(DataError, match=r"bad.json: (it must be a list of objects|no readable JSON)"):
+        load_problems(str(tmp_path / "bad.json"))
+
+
+def test_a_damaged_archive(tmp_path):
+    (tmp_path / "bad.jsonl.gz").write_bytes(gzip.compress(b'{"prompt": "a"}')[:12] + b"\xff" * 60)
+    with pytest.raises(DataError, match=r"bad.jsonl.gz: cannot be read"):
+        load_problems(str(tmp_path / "bad.jsonl.gz"))
 
 
 def test_bytes_that_are_no_text(tmp_path):
@@ -293,6 +310,8 @@ class TestTask:
         assert "1 of 2 test problems" in caplog.text
         kept = self.build(train, test=test, overlap="report")
         assert {p.prompt for p in kept.problems("test")} == {"2+2?", "new"}
+        with pytest.raises(DataError, match="nothing to train on"):
+            self.build(train, test=train, overlap="drop").problems("train")
 
     def test_three_splits_by_placeholder_and_by_name(self, tmp_path):
         for start, split in enumerate(("train", "dev", "test")):

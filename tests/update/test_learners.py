@@ -201,6 +201,15 @@ def test_policy_learner_takes_the_same_step_for_any_split():
             assert value == pytest.approx(found[0][1][-1][name], rel=1e-4, abs=1e-6), name
 
 
+def test_a_step_is_taken_where_other_code_has_switched_gradients_off():
+    role = Role()
+    ctx = context(role)
+    learner = build("update", "policy", {"lr": 0.05, "objectives": ["clipped"]})
+    learner.start(ctx)
+    with torch.no_grad():
+        assert optimise(learner, batch(), ctx)["grad/norm"] > 0
+
+
 def test_a_step_that_is_not_finite_leaves_weights_and_state():
     role = Role()
     ctx, data = context(role), batch()

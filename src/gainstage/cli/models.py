@@ -56,7 +56,7 @@ def sample(
     top_k: Annotated[int, typer.Option("--top-k", help="0 = off.")] = 0,
     min_p: Annotated[float, typer.Option("--min-p")] = 0.0,
     seed: Annotated[int, typer.Option("--seed")] = 0,
-    number: Annotated[int, typer.Option("--number", "-k", help="Answers to each prompt.")] = 1,
+    number: Annotated[int, typer.Option("--number", "-k", min=1, help="Answers to each prompt.")] = 1,
     device: Device = "auto",
     threads: Threads = None,
 ) -> None:

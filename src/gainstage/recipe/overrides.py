@@ -38,6 +38,8 @@ def override(data: dict[str, Any], text: str) -> dict[str, Any]:
     out = copy.deepcopy(data)
     if path[0] not in Recipe.model_fields:
         raise RecipeError(f"a recipe has no key {path[0]!r}; {near(path[0], Recipe.model_fields)}")
+    if path[0] == "extends":
+        raise RecipeError(f"{text!r}: extends is what a recipe's file says; name the method to begin with instead")
     if path[0] == "models" and len(path) == 3:
         remake_roles(out, {path[1]: {path[2]: value}})
     if len(path) == 1 and path[0] in LISTS and isinstance(value, str):

@@ -123,7 +123,8 @@ def optimise(learner: Learner, minibatch: Batch, ctx: Ctx, microbatch: int | Non
     tally = Tally()
     total = 0.0
     for micro in minibatch.chunks(microbatch if learner.splits else None):
-        loss, stats = learner.loss(micro, ctx)
+        with torch.enable_grad():  # a reward function may have switched gradients off for the whole process
+            loss, stats = learner.loss(micro, ctx)
         if not torch.isfinite(loss):
             raise NonFinite(f"the loss is {loss.item()}")
         if loss.requires_grad:

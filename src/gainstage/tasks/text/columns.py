@@ -112,7 +112,11 @@ def to_problem(raw: Raw, layout: Layout, columns: Mapping[str, str] | None = Non
     answer = _gold(row, layout, raw.where)
     kept = {key: value for key, value in row.items() if key != layout.prompt} | meta
     content = json.dumps([prompt, answer, meta], sort_keys=True, default=str, ensure_ascii=False)
-    name = hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    try:
+        name = hashlib.sha256(content.encode()).hexdigest()[:16]
+    except UnicodeEncodeError as error:
+        half = error.object[error.start : error.end]
+        raise DataError(f"{raw.where}: {half!a} is half a character, which no text can hold; mend it") from None
     return Problem(name, prompt, answer, _difficulty(row), kept)
 
 
@@ -124,9 +128,10 @@ def _gold(row: Mapping[str, Any], layout: Layout, where: str) -> Any:
         return model["ground_truth"]
     if layout.gold is None:
         return None
-    if row.get(layout.gold) is None:
-        raise DataError(f"{where}: column {layout.gold!r} (the gold answer) is missing or null")
-    return row[layout.gold]
+    gold = row.get(layout.gold)
+    if gold is None or gold != gold:  # NaN is what tables write where a cell is empty
+        raise DataError(f"{where}: column {layout.gold!r} (the gold answer) is missing, null or NaN")
+    return gold
 
 
 def _prompt_only(row: Mapping[str, Any], layout: Layout, where: str) -> tuple[Any, dict[str, Any]]:

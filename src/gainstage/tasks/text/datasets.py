@@ -286,6 +286,8 @@ class DatasetTask:
             if self.overlap == "drop":
                 shared = {_key(problem) for _, problem in pairs}
                 kept = tuple(problem for problem in found["train"] if _key(problem) not in shared)
+                if not kept:
+                    raise DataError(f"{text}; overlap=drop leaves nothing to train on")
                 found["train"] = Dataset(kept, found["train"].source, found["train"].layout)
 
     def _hold_out(self, found: dict[str, Dataset[Problem]]) -> None:

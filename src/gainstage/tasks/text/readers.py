@@ -9,6 +9,7 @@ import gzip
 import json
 import os
 import re
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -134,7 +135,7 @@ def _text(file: Path) -> str:
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
         raise DataError(f"{file}:{line}: not UTF-8 text") from None
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{file}: cannot be read: {error}") from None
 
 
@@ -147,6 +148,8 @@ def _lines(file: Path) -> Iterator[Raw]:
             row = json.loads(line)
         except json.JSONDecodeError as error:
             raise DataError(f"{where}: no valid JSON at character {error.pos + 1}: {error.msg}") from None
+        except (ValueError, RecursionError) as error:  # thousands of digits, or of brackets
+            raise DataError(f"{where}: no readable JSON: {error}") from None
         yield Raw(_object(row, where), where)
 
 
@@ -158,11 +161,15 @@ def _json(file: Path) -> Iterator[Raw]:
             yield from _lines(file)
             return
         raise DataError(f"{file}:{error.lineno}: no valid JSON at column {error.colno}: {error.msg}") from None
+    except (ValueError, RecursionError) as error:  # thousands of digits, or of brackets
+        raise DataError(f"{file}: no readable JSON: {error}") from None
     if isinstance(content, dict):
         lists = {key: value for key, value in content.items() if isinstance(value, list)}
         if len(lists) != 1:
             raise DataError(f"{file}: it must be a list of objects, or one list under a key; got {list(content)}")
         content = next(iter(lists.values()))
+    if not isinstance(content, list):
+        raise DataError(f"{file}: it must be a list of objects, got {type(content).__name__}")
     for index, row in enumerate(content):
         yield Raw(_object(row, f"{file}[{index}]"), f"{file}[{index}]")
 
