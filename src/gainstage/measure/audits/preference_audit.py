@@ -101,8 +101,10 @@ def representativeness(
         tail = 100 * (1 - level) / 2
         low, high = np.percentile(draws, (tail, 100 - tail), axis=0)
         bounds = [(float(a), float(b)) for a, b in zip(low, high, strict=True)]
-    made = [Estimate(value, *bound, n=len(model), level=level) for value, bound in zip(values, bounds, strict=True)]
-    return Representativeness(*made, tuple(float(e) for e in errors.mean(1)))
+    worst, population, average = (
+        Estimate(value, *bound, n=len(model), level=level) for value, bound in zip(values, bounds, strict=True)
+    )
+    return Representativeness(worst, population, average, tuple(float(e) for e in errors.mean(1)))
 
 
 @dataclass(frozen=True)
