@@ -172,8 +172,12 @@ def check_settings(entry: Entry, settings: Mapping[str, Any], where: str) -> dic
         try:
             checked[key] = adapter.validate_python(value) if adapter else value
         except ValidationError as error:
-            wrong = error.errors()[0]
-            raise RecipeError(f"{where}.{key}: {wrong['msg']}, got {value!r}") from None
+            # of a union's members the one that got furthest says what is wrong
+            wrong = max(error.errors(), key=lambda e: (len(e["loc"]), e["type"] == "value_error"))
+            says = wrong["msg"]
+            if wrong["type"] == "unexpected_keyword_argument":
+                says = f"no such setting: {wrong['loc'][-1]}"
+            raise RecipeError(f"{where}.{key}: {says}, got {value!r}") from None
     for key, parameter in known.items():
         if parameter.default is inspect.Parameter.empty and key not in checked:
             raise RecipeError(f"{where}: {entry.name!r} needs the setting {key!r}")

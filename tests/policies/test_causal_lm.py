@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -202,6 +203,40 @@ def test_lagging_copies_follow_their_clock() -> None:
 def test_role_mistakes(spec: dict, says: str) -> None:
     with pytest.raises(RecipeError, match=says):
         parse_role("x", spec)
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"r": 8}, "no such setting: r"),
+        ({"rank": 0}, "lora.rank must be at least 1"),
+        ({"alpha": float("nan")}, "lora.alpha must be positive"),
+    ],
+)
+def test_settings_of_lora_are_checked(settings: dict, says: str) -> None:
+    with pytest.raises(RecipeError, match=says):
+        Models({"policy": {"load": "micro", "lora": settings}}, ["policy"])
+
+
+def test_weights_that_do_not_fill_the_model_are_refused(tmp_path: Path) -> None:
+    policy("llama").save(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    for change, says in (
+        ({"num_hidden_layers": config["num_hidden_layers"] + 1}, "lack"),
+        ({"vocab_size": config["vocab_size"] + 1}, "hold in another shape"),
+    ):
+        (tmp_path / "config.json").write_text(json.dumps(config | change))
+        with pytest.raises(RecipeError, match=says):
+            Models({"policy": {"load": str(tmp_path)}}, ["policy"])
+
+
+def test_pickles_are_never_opened(tmp_path: Path) -> None:
+    made = policy("llama")
+    made.save(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    torch.save(made.module.state_dict(), tmp_path / "pytorch_model.bin")
+    with pytest.raises(RecipeError, match=r"no file named model\.safetensors"):
+        Models({"policy": {"load": str(tmp_path)}}, ["policy"])
 
 
 def test_unknown_and_circular_roles() -> None:

@@ -89,6 +89,22 @@ def test_resume_takes_back_what_came_after_the_checkpoint(runs: Path):
     assert seconds == sorted(seconds)
 
 
+def test_resume_bears_what_others_left_in_the_folder_and_names_rows_that_are_none(runs: Path):
+    folder = RunFolder.create("a")
+    folder.log(0, {"reward/mean": 0.1})
+    (folder.path / "rollouts").mkdir()
+    (folder.path / "rollouts" / "notes.parquet").write_text("")
+    (folder.path / "environment.json").write_text("[]")
+    folder.close("stopped")
+    with RunFolder.resume(folder.path, 1) as resumed:
+        resumed.write_environment([])
+    assert len(json.loads((folder.path / "environment.json").read_text())["resumed"]) == 1
+    for line in ("{}", "[1]"):
+        (folder.path / "metrics.jsonl").write_text(line + "\n")
+        with pytest.raises(ValueError, match="line 1 is no row of metrics"):
+            RunFolder.resume(folder.path, 1)
+
+
 def test_resume_wants_the_folder_of_a_run(runs: Path):
     with pytest.raises(RunExists, match="is not the folder of a run"):
         RunFolder.resume(runs, 0)

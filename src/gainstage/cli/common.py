@@ -79,7 +79,7 @@ def _code(error: Exception) -> int | None:
     from gainstage.ops.extras import MissingExtra
     from gainstage.trainer import RunError
 
-    if isinstance(error, RunError):
+    if isinstance(error, RunError | FloatingPointError):
         return 3
     if isinstance(error, ValueError | MissingExtra | CheckpointError | OSError):
         return 2

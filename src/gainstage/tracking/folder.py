@@ -37,7 +37,7 @@ def read_metrics(folder: str | Path) -> list[dict[str, Any]]:
     """The rows of a run's metrics. A last line that a kill cut off is left out.
 
     Raises:
-        ValueError: a line before the last one is not JSON.
+        ValueError: a line before the last one is not JSON, or a line is no row.
     """
     path = Path(folder) / METRICS
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
@@ -49,6 +49,8 @@ def read_metrics(folder: str | Path) -> list[dict[str, Any]]:
             if number == len(lines):
                 break
             raise ValueError(f"{path}, line {number} is not JSON ({error.msg}): changed by hand?") from None
+        if not isinstance(rows[-1], dict) or not isinstance(rows[-1].get("iteration"), int):
+            raise ValueError(f"{path}, line {number} is no row of metrics: changed by hand?")
     return rows
 
 
@@ -145,10 +147,10 @@ class RunFolder:
         kept = [row for row in read_metrics(self.path) if row["iteration"] < iteration]
         replace_text(self.path / METRICS, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in kept))
         for part in (self.path / "rollouts").glob("*.parquet"):
-            if int(part.stem) >= iteration:
+            if part.stem.isdecimal() and int(part.stem) >= iteration:
                 part.unlink()
         if kept:
-            self._started -= kept[-1]["seconds"]
+            self._started -= kept[-1].get("seconds", 0.0)
         self.status("running", iteration=iteration)
 
     @property
@@ -171,7 +173,7 @@ class RunFolder:
         path = self.path / "environment.json"
         now = snapshot(argv)
         if path.exists():
-            first = json.loads(path.read_text(encoding="utf-8"))
+            first = _environment(path)
             first.setdefault("resumed", []).append(now)
             now = first
         replace_json(path, now)
@@ -293,6 +295,15 @@ def _delete(path: Path) -> None:
         raise RunExists(f"{path} is not the folder of a run ({STATUS} is missing); --clean will not delete it")
     RunFolder(path).close()
     shutil.rmtree(path)
+
+
+def _environment(path: Path) -> dict[str, Any]:
+    """What was written; nothing where it cannot be read any more, which must not keep a run from going on."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) and isinstance(found.get("resumed", []), list) else {}
 
 
 def _is_whole(value: Any) -> bool:

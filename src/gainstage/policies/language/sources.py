@@ -5,13 +5,16 @@ from __future__ import annotations
 import contextlib
 import difflib
 import json
+import math
 import os
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
+from pydantic import ConfigDict
 from safetensors import SafetensorError
 
 from gainstage.ops.extras import require
@@ -29,6 +32,13 @@ class Lora:
     alpha: float = 32.0
     dropout: float = 0.0
     targets: str | list[str] = "all-linear"
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")  # else a wrong key would say nothing
+
+    def __post_init__(self) -> None:
+        if self.rank < 1:
+            raise ValueError(f"lora.rank must be at least 1, got {self.rank}")
+        if not 0 < self.alpha < math.inf:
+            raise ValueError(f"lora.alpha must be positive and finite, got {self.alpha}")
 
 
 @component("net")
@@ -82,8 +92,11 @@ class CausalLm:
 def load_causal_lm(source: str, dtype: str = "float32", trust_remote_code: bool = False) -> tuple[Any, Any, Any]:
     """Model, tokenizer and, for an adapter folder, the `PeftModel` around the model (else None).
 
+    Weights come from safetensors files alone: a pickle is never opened, whatever would be read from it.
+
     Raises:
-        RecipeError: nothing of that name, or a folder without a model; the message says what was tried.
+        RecipeError: nothing of that name, a folder without a model, or weights that do not fill the model which its
+            config describes (they would be drawn at random); the message says what was tried.
     """
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -91,21 +104,44 @@ def load_causal_lm(source: str, dtype: str = "float32", trust_remote_code: bool 
     adapter = Path(path) / "adapter_config.json"
     if adapter.is_file():
         peft = require("peft", "lora")
+        if not (Path(path) / "adapter_model.safetensors").is_file():
+            raise RecipeError(f"the adapter {source!r} has no adapter_model.safetensors, and pickles are not opened")
         base = json.loads(adapter.read_text())["base_model_name_or_path"]
         module, _, _ = load_causal_lm(base, dtype, trust_remote_code)
         adapted = peft.PeftModel.from_pretrained(module, path, is_trainable=True)
         return module, AutoTokenizer.from_pretrained(path), adapted
     folder = path if Path(path).is_dir() or hub_answers() else cached_folder(path)
     try:
-        module = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=getattr(torch, dtype), trust_remote_code=trust_remote_code, attn_implementation="sdpa"
-        )
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=getattr(torch, dtype), trust_remote_code=trust_remote_code, attn_implementation="sdpa",
+            use_safetensors=True, ignore_mismatched_sizes=True, output_loading_info=True,
+        )  # fmt: skip
+        module, found = loaded
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
     except (OSError, ValueError, SafetensorError) as error:
         first = str(error).strip().split("\n")[0]
         raise RecipeError(f"cannot load the model {source!r}: {first}") from error
+    refuse_random_weights(source, found)
     module.config.name_or_path = str(path)
     return module, tokenizer, None
+
+
+def refuse_random_weights(source: str, found: Mapping[str, Any]) -> None:
+    """Weights that the files lack, or hold in another shape, are drawn at random: no model anyone asked for.
+
+    Raises:
+        RecipeError: there are some.
+    """
+    wrong = {
+        "lack": sorted(found["missing_keys"]),
+        "hold in another shape": sorted(str(key[0]) for key in found["mismatched_keys"]),
+    }
+    for what, names in wrong.items():
+        if names:
+            raise RecipeError(
+                f"the model {source!r}: its weight files {what} {len(names)} of the weights that its config.json "
+                f"describes, the first is {names[0]}; use the config.json that the weights were saved with"
+            )
 
 
 def hub_answers(seconds: float = 2.0) -> bool:
