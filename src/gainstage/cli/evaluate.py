@@ -103,3 +103,11 @@ def evaluate(
         f"  reward {numbers['reward/mean']:.3f}, length {numbers['length/mean']:.1f} tokens, "
         f"cut off {100 * numbers['length/truncated']:.1f} %"
     )
+    if "ece" in numbers:
+        print(
+            f"  calibration error {100 * numbers['ece']:.1f} %, Brier score {numbers['brier']:.3f}, "
+            f"{numbers.get('diversity', 1):.2f} distinct answers a problem"
+        )
+    if "abstention" in numbers:
+        wrong = f", wrong if attempted {100 * numbers['hallucination']:.1f} %" if "hallucination" in numbers else ""
+        print(f"  abstained {100 * numbers['abstention']:.1f} %{wrong}")
