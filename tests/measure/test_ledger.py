@@ -107,3 +107,20 @@ def test_chance_findings_of_a_large_ledger_do_not_stand():
 def test_the_shipped_ledger_is_there_and_holds_measurements_only():
     rows = load(shipped())
     assert rows and not any(row.quick for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (b'{"method": null}\n', "line 1: date"),
+        (b"\n[1]\n", "line 2: the row"),
+        (b'{"date": "x", "method": 3}\n', "line 1: method"),
+        (b"{\n", "line 1"),
+        (b"\xff\xfe\n", "no text in UTF-8"),
+    ],
+)
+def test_a_damaged_ledger_names_file_line_and_field(tmp_path, text, says):
+    book = tmp_path / "ledger.jsonl"
+    book.write_bytes(text)
+    with pytest.raises(ValueError, match=f"ledger.jsonl.*{says}"):
+        load(book)

@@ -88,8 +88,13 @@ def _code(error: Exception) -> int | None:
 
 def fail(message: str, code: int) -> None:
     """Say it on standard error and leave."""
-    print(f"gainstage: {message}", file=sys.stderr)
+    print(f"gainstage: {visible(message)}", file=sys.stderr)
     raise typer.Exit(code)
+
+
+def visible(text: str) -> str:
+    """Text for a terminal: control characters, which could move its cursor or colour its screen, become escapes."""
+    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
 
 
 def prepare(threads: int | None = None, plugins: list[Path] | None = None) -> None:
@@ -149,6 +154,21 @@ def changes(
     if budget:
         out += [f"budget.{axis}={limit!r}" for axis, limit in Budget.parse(budget).limits.items()]
     return [*out, *(overrides or [])]
+
+
+@contextlib.contextmanager
+def stopping_at_once() -> Iterator[None]:
+    """SIGTERM does what Ctrl-C does, also in a job that a shell started in the background, where Ctrl-C is ignored."""
+
+    def handle(number: int, frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextlib.contextmanager

@@ -46,7 +46,9 @@ def compare(
     name: Annotated[
         str | None,
         typer.Option(
-            "--name", help="Name of the comparison; an unfinished one of that name goes on.", show_default=False
+            "--name",
+            help="Name of the comparison, a path where it holds a slash; an unfinished one goes on.",
+            show_default=False,
         ),
     ] = None,
     runs: Annotated[Path, typer.Option("--runs", help="Folder of all runs.")] = Path("runs"),
@@ -129,7 +131,7 @@ def compare(
     if axis is not None:
         check_axis(axis)
     chosen = arms or DEFAULT
-    home = runs / (name or home_name(chosen))
+    home = Path(name) if name and "/" in name else runs / (name or home_name(chosen))
     shared = changes(list(common or []), task, policy, None, budget or DEFAULT_BUDGET)
     cores = multiprocessing.cpu_count()
     jobs = jobs or cores

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from gainstage.cli.common import Device, Threads, people_errors, pick_device, prepare
+from gainstage.cli.common import Device, Threads, people_errors, pick_device, prepare, visible
 
 
 @people_errors
@@ -94,7 +94,7 @@ def sample(
         keys = tuple(mix("sample", seed, turn, k) for k in range(number))
         answers = model.generate([Prompt(ids, keys, sampling)], max_new=max_new)[0]
         for answer in answers:
-            print(answer.text)
+            print(visible(answer.text))
         history.append({"role": "assistant", "content": answers[0].text})
         turn += 1
         if prompt is not None:

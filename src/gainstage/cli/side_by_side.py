@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gainstage.cli.common import prepare
+from gainstage.cli.common import prepare, stopping_at_once
 from gainstage.cli.train import LOOKED_AT, look_note
 
 
@@ -40,7 +40,7 @@ def run_all(plan: Sequence[Job], jobs: int) -> None:
     context = multiprocessing.get_context("spawn")
     news = context.Queue()
     waiting, workers, failures = list(todo), dict[int, _Worker](), list[str]()
-    with Progress(len(plan)) as progress:
+    with stopping_at_once(), Progress(len(plan)) as progress:
 
         def give(worker: _Worker) -> None:
             job = waiting.pop(0) if waiting else None

@@ -8,10 +8,12 @@ import platform
 import re
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from html import escape
 from pathlib import Path
 from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
 
 from gainstage.measure.expectation import outcome
 from gainstage.measure.metrics import NONE, describe, short
@@ -133,16 +135,24 @@ def load(path: str | Path) -> list[LedgerRow]:
     file = Path(path)
     if not file.exists():
         return []
-    known = {f.name for f in fields(LedgerRow)}
+    row_type = TypeAdapter(LedgerRow)
+    try:
+        text = file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"ledger {file} is no text in UTF-8: {error}") from None
     rows = []
-    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
+    for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
             continue
         try:
             data = json.loads(line)
-            rows.append(LedgerRow(**{key: value for key, value in data.items() if key in known}))
-        except (json.JSONDecodeError, TypeError, AttributeError) as error:
+            rows.append(row_type.validate_python(data))
+        except json.JSONDecodeError as error:
             raise ValueError(f"ledger {file}, line {number}: {error}") from None
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"])) or "the row"
+            raise ValueError(f"ledger {file}, line {number}: {where}: {first['msg']}") from None
     return rows
 
 

@@ -1,0 +1,26 @@
+"""What all commands share."""
+
+import os
+import signal
+
+import pytest
+
+from gainstage.cli.common import stopping_at_once, visible
+
+
+def test_control_characters_cannot_reach_the_terminal():
+    assert visible("a\tb\nü 东 ✓") == "a\tb\nü 东 ✓"
+    assert visible("\x1b[2J\x1b]0;title\x07done\r\x9b1m") == r"\x1b[2J\x1b]0;title\x07done\r\x9b1m"
+
+
+def test_sigterm_stops_like_ctrl_c_and_the_handlers_come_back():
+    before = signal.getsignal(signal.SIGTERM)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # as a shell starts a job in the background
+    try:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            with pytest.raises(KeyboardInterrupt), stopping_at_once():
+                os.kill(os.getpid(), number)
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    assert signal.getsignal(signal.SIGTERM) is before
