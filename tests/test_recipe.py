@@ -113,6 +113,8 @@ def test_a_role_made_in_another_way_forgets_how_it_was_made(tmp_path: Path) -> N
 def test_unknown_recipe_has_near_matches() -> None:
     with pytest.raises(RecipeError, match="'grpo'"):
         load("grpoo")
+    with pytest.raises(RecipeError, match="did you mean 'grpo'"):
+        load("gpro")
 
 
 def test_yaml_numbers_words_and_dangers(tmp_path: Path) -> None:

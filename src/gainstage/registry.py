@@ -125,6 +125,7 @@ def near(name: str, known: typing.Iterable[str]) -> str:
     """A half sentence with the near matches of a wrong name, or all names where none is near."""
     known = sorted(known)
     matches = difflib.get_close_matches(name, known, n=3, cutoff=0.55)
+    matches.sort(key=lambda match: sorted(match) != sorted(name))  # two letters that changed places: the likeliest slip
     if matches:
         return "did you mean " + " or ".join(repr(match) for match in matches) + "?"
     return "known: " + ", ".join(known) if known else "there is none"

@@ -4,8 +4,9 @@ import os
 import signal
 
 import pytest
+import typer
 
-from gainstage.cli.common import stopping_at_once, visible
+from gainstage.cli.common import people_errors, stopping_at_once, visible
 
 
 def test_control_characters_cannot_reach_the_terminal():
@@ -24,3 +25,15 @@ def test_sigterm_stops_like_ctrl_c_and_the_handlers_come_back():
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.parametrize(("message", "shown"), [("2 of 9 runs are finished", "stopped; 2 of 9"), ("", "stopped\n")])
+def test_a_stop_says_how_to_go_on(capsys, message, shown):
+    @people_errors
+    def command():
+        raise KeyboardInterrupt(*filter(None, [message]))
+
+    with pytest.raises(typer.Exit) as left:
+        command()
+    assert left.value.exit_code == 130
+    assert f"gainstage: {shown}" in capsys.readouterr().err

@@ -69,6 +69,8 @@ def test_unknown_axis_names_the_near_match():
         Meter().charge("generate_tokens", 1)
     with pytest.raises(ValueError, match="'env_steps'"):
         Budget(env_step=3)
+    with pytest.raises(ValueError, match="did you mean 'generated_tokens'"):
+        Budget(tokens=3)
 
 
 def test_budget_spends_until_its_first_limit():

@@ -88,6 +88,10 @@ def test_saturated_arms_are_told_apart_by_the_evaluations_own_noise(make_run):
         ]
     c = compare(runs).comparisons[0]
     assert c.verdict == outcome.GAIN and c.difference.high <= 1 and c.difference.low > 0.9
+    same = [make_run(arm, seed) for arm in ("a", "b") for seed in range(3)]
+    for run in same:
+        run.evaluation = make_run("a", run.seed).evaluation
+    assert any("equal to a in every pair" in note for note in compare(same).notes)
     flat = compare(plain_runs({"a": by_seed([0.1] * 3), "b": by_seed([0.2] * 3)})).comparisons[0]
     assert flat.verdict == outcome.NONE and "no spread" in flat.reason
 

@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gainstage.measure import svg
@@ -42,6 +42,7 @@ def test_labels_have_one_unit_and_the_digits_they_need(ticks, texts):
 
 
 @given(st.floats(-1e9, 1e9), st.floats(1e-9, 1e9), st.integers(2, 8))
+@example(0.00294497, 7.9e-09, 5)
 def test_labels_differ_wherever_ticks_do(low, width, count):
     if width < 1e-6 * abs(low):
         return
@@ -78,6 +79,14 @@ def test_trends_ends_and_calm_lines_are_shown_whole(calm):
     values = [v for _, y in calm.seeds.values() for v in y]
     assert found.above is None and found.below is None
     assert (found.low, found.high) == (min(values), max(values))
+
+
+@pytest.mark.parametrize(("metric", "value"), [("length/truncated", 0.0), ("pass@1", 1.0), ("length/mean", 0.0)])
+def test_no_axis_goes_where_its_number_cannot_be(metric, value):
+    found = limits({"a": curve([value] * 9)}, describe(metric))
+    least, most = describe(metric).bounds
+    assert least <= found.low <= value <= found.high <= most
+    assert ">\u2212" not in draw({"a": curve([value] * 9)}, metric)
 
 
 def test_the_chart_says_how_far_the_spike_goes():

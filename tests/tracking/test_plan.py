@@ -63,6 +63,13 @@ def look(**changes):
     return SimpleNamespace(**given | {"final_samples": 16, "retain": []} | changes)
 
 
+def test_what_evaluation_costs_counts_the_problems_that_there_are():
+    text = evaluation(look(), iterations=100, answers=256, held_out=10)
+    assert "10 held-out problems x 2" in text and "10 x 16 at the end" in text and "only 10 held-out" in text
+    assert f"{10 * 2 * 8 + 160 + 20:,} answers" in text
+    assert evaluation(look(), iterations=100, held_out=500) == evaluation(look(), iterations=100)
+
+
 def test_what_evaluation_costs_beside_training():
     text = evaluation(look(), iterations=100, answers=256)
     assert "128 held-out problems x 2 answers at the start and 7 times on the way, 128 x 16 at the end" in text

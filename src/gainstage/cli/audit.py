@@ -109,7 +109,7 @@ def _tell_contamination(report: Any, policy: str, task: str, control: str | None
     for fraction, (ours, theirs) in report.solved.items():
         print(f"  {fraction:6.0%} {'solved':10} {ours:7.3f} {theirs:8.3f}   without having seen the rest")
     if report.examples:
-        print(f"  came back whole: {', '.join(report.examples)}")
+        print(f"  rests that came back word for word (short ones can be guessed): {', '.join(report.examples)}")
 
 
 @audit.command("reward")
@@ -163,7 +163,7 @@ def _tell_reward(report: Any, chain: Any) -> None:
         print(f"  {kind:18} {report.paid[kind]:4} of {count}")
     for finding in report.findings[:10]:
         got = finding.error or ("no verdict" if finding.reward is None else f"{finding.reward:.3g}")
-        print(f"  {finding.kind}: {finding.text!r} got {got} in {finding.seconds:.1f} s ({finding.problem_id})")
+        print(f"  {finding.kind}: {finding.text!r} got {got}")
     if len(report.findings) > 10:
         print(f"  and {len(report.findings) - 10} more: --json lists them")
     for name in report.unpaid[:5]:

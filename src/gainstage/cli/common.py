@@ -38,7 +38,7 @@ BudgetText = Annotated[
 ]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1.")]
 Threads = Annotated[int | None, typer.Option("--threads", help="CPU threads of torch.", show_default=False)]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
 
 
 def people_errors(function: Function) -> Function:
@@ -53,8 +53,8 @@ def people_errors(function: Function) -> Function:
         except SystemExit as error:  # nothing here leaves like that: a task, a plugin or a library did
             last = traceback.extract_tb(error.__traceback__)[-1]
             fail(f"{last.filename}:{last.lineno} asked the whole program to end (exit {error.code!r})", 3)
-        except KeyboardInterrupt:
-            fail("stopped; nothing was lost that a checkpoint held. Go on with: gainstage train --resume RUN", 130)
+        except KeyboardInterrupt as error:
+            fail(f"stopped; {error}" if str(error) else "stopped", 130)
         except BrokenPipeError:  # the reader, `head` or `less`, has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
             raise SystemExit(141) from None
@@ -179,7 +179,7 @@ def stopping(ask: Callable[[], None]) -> Iterator[None]:
     def handle(number: int, frame: Any) -> None:
         nonlocal asked
         if asked:
-            raise KeyboardInterrupt
+            raise KeyboardInterrupt("what the last checkpoint holds is kept. Go on with: gainstage train --resume RUN")
         asked = True
         print("\ngainstage: stopping after this iteration (again: at once)", file=sys.stderr)
         ask()

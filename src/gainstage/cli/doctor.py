@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shlex
 import shutil
 import sys
 import time
@@ -24,6 +25,7 @@ from gainstage.cli.packages import (
     pip,
     requirements,
 )
+from gainstage.ops.extras import source
 
 GIGA = 2**30
 
@@ -46,8 +48,8 @@ class Report:
 
     def to_json(self) -> dict[str, Any]:
         data = asdict(self) | {"healthy": self.healthy}
-        for extra, source in zip(data["extras"], self.extras, strict=True):
-            extra["complete"] = source.complete
+        for extra, found in zip(data["extras"], self.extras, strict=True):
+            extra["complete"] = found.complete
         return data
 
 
@@ -63,7 +65,7 @@ def diagnose(*, measure: bool = True) -> Report:
     names = dict.fromkeys(extra for _, extra in needs if extra is not None)
     for name in names:
         packages = tuple(package_of(need) for need, extra in needs if extra == name)
-        report.extras.append(Extra(name, packages, pip(f"gainstage[{name}]")))
+        report.extras.append(Extra(name, packages, pip(*shlex.split(source(name)))))
     report.versions = {
         "gainstage": gainstage.__version__,
         "from": str(Path(gainstage.__file__).parent),

@@ -36,9 +36,9 @@ def ledger(
 ) -> None:
     """Print what each paper claims beside what was measured here, good or bad.
 
-    `expected` is what the claim says of the check's metric; `outcome` whether the interval bears it out. `stands` means
-    that the difference also holds after Holm's correction over all rows of the ledger: among many rows some are
-    "confirmed" by chance.
+    `expected` is what the claim says of the check's metric; `outcome` whether the interval bears it out. `over all`
+    (JSON: `stands`) says whether the difference also holds after Holm's correction over all rows of the ledger: among
+    many rows some are "confirmed" by chance.
 
     Examples:
 

@@ -80,6 +80,12 @@ def run_all(plan: Sequence[Job], jobs: int) -> None:
                 else:
                     progress.finish(label, message)
                 give(worker)
+        except KeyboardInterrupt:
+            done = sum(map(is_done, plan))
+            raise KeyboardInterrupt(
+                f"{done} of {len(plan)} runs are finished, the others keep their last checkpoint. "
+                "Give the same command again to go on"
+            ) from None
         finally:
             for worker in workers.values():
                 worker.close()

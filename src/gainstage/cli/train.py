@@ -172,6 +172,7 @@ def cost_of_looking(recipe: Any, chain: Any) -> str:
         answers=sampled,
         tokens=recipe.budget.get("generated_tokens"),
         max_new=chain.answer_limit,
+        held_out=len(chain.task.it.problems(recipe.evaluate.split)),
     )
 
 

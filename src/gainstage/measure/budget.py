@@ -45,7 +45,8 @@ def check_axis(name: str) -> str:
     """
     if name in AXES:
         return name
-    matches = difflib.get_close_matches(name, AXES, n=3, cutoff=0.5)
+    inside = [axis for axis in AXES if name and name in axis]
+    matches = inside[:3] or difflib.get_close_matches(name, AXES, n=3, cutoff=0.5)
     hint = "did you mean " + " or ".join(map(repr, matches)) + "?" if matches else "known: " + ", ".join(AXES)
     raise ValueError(f"budget has no axis {name!r}; {hint}")
 

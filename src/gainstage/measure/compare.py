@@ -38,7 +38,7 @@ from gainstage.measure.summaries import (
     with_side_effects,
 )
 from gainstage.measure.verdicts import Plan, judge
-from gainstage.measure.wording import contamination, context, notes, overall, sentence, warnings
+from gainstage.measure.wording import contamination, context, equal_pairs, notes, overall, sentence, warnings
 
 __all__ = ["Arm", "ParityManifest", "Report", "RunRecord", "compare", "difference"]
 
@@ -123,7 +123,7 @@ def compare(
         saturation=saturation(arms, tasks, level) if describe(metric).name == "pass@1" else Saturation(),
         manifest=first.to_dict() if first else {},
         contamination=contamination(arms),
-        notes=notes(arms),
+        notes=[*notes(arms), *equal_pairs(comparisons)],
         warnings=[*warnings(arms, matter.axis, matter.basis), *sharpening(arms, numbers, metric)],
         created=created,
         sequential=sequential,

@@ -15,7 +15,7 @@ NONE = "\u2013"
 class Metric:
     """A named number. `rate`: it lies in [0, 1] and is written in percent, its differences in points.
 
-    `signed`: the number is a difference of rates itself.
+    `signed`: the number is a difference of rates itself. `positive`: it is never below zero.
     """
 
     name: str
@@ -24,10 +24,13 @@ class Metric:
     meaning: str
     rate: bool = False
     signed: bool = False
+    positive: bool = False
 
     @property
     def bounds(self) -> tuple[float, float] | None:
-        return None if not self.rate else (-1.0, 1.0) if self.signed else (0.0, 1.0)
+        if self.rate:
+            return (-1.0, 1.0) if self.signed else (0.0, 1.0)
+        return (0.0, math.inf) if self.positive else None
 
     @property
     def difference_bounds(self) -> tuple[float, float] | None:
@@ -61,9 +64,9 @@ class Metric:
 
 _KNOWN = (
     Metric("reward/mean", "reward", "", "mean reward of an answer or episode"),
-    Metric("length/mean", "length", "tokens", "mean length of an answer or episode, in decisions"),
+    Metric("length/mean", "length", "tokens", "mean length of an answer or episode, in decisions", positive=True),
     Metric("length/truncated", "cut off", "", "share of answers cut off by a limit of length, turns or time", True),
-    Metric("entropy/mean", "entropy", "nats", "mean entropy of the policy per decision, in nats"),
+    Metric("entropy/mean", "entropy", "nats", "mean entropy of the policy per decision, in nats", positive=True),
     Metric("kl/start", "KL from start", "nats", "mean divergence from the starting weights per decision, in nats"),
     Metric("kl/ref", "KL from reference", "nats", "mean divergence from the reference policy per decision, in nats"),
     Metric("kl/sampler", "KL from sampler", "nats", "divergence of the trainer's numbers from the engine's, in nats"),

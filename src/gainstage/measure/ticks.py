@@ -55,7 +55,7 @@ def tick_texts(ticks: Sequence[float], shown: Metric | None) -> list[str]:
     """Tick labels in one unit, with as many digits as tell them apart."""
     scale, suffix = _unit(max(abs(tick) for tick in ticks), shown)
     close = 1e-6 * (ticks[1] - ticks[0]) / scale
-    digits = next((d for d in range(8) if all(abs(round(t / scale, d) - t / scale) <= close for t in ticks)), 8)
+    digits = next((d for d in range(16) if all(abs(round(t / scale, d) - t / scale) <= close for t in ticks)), 16)
     rate = shown is not None and shown.rate
     return [number(t / scale, digits) + suffix if t or rate else "0" for t in ticks]
 
@@ -90,8 +90,12 @@ def limits(curves: Mapping[str, Curve], shown: Metric) -> Limits:
         low, below = inner - 0.2 * width, float(runs.min())
     if width > 0 and high > outer + 2 * width:
         high, above = outer + 0.2 * width, float(runs.max())
-    if shown.rate:
-        low, high = max(shown.bounds[0] if shown.bounds else 0.0, low), min(1.0, high)
+    if shown.bounds:
+        least, most = shown.bounds
+        room = 0.05 if shown.rate else 0.1 * abs(high) or 1.0
+        if high - low < 1e-12:  # a constant: some room around it, none where the number cannot be
+            low, high = low - room, high + room
+        low, high = max(least, low), min(most, high)
     return Limits(low, high, below, above)
 
 

@@ -66,6 +66,16 @@ def notes(arms: Sequence[Arm]) -> list[str]:
     return [note if len(names) == len(arms) else f"{', '.join(names)}: {note}" for note, names in found.items()]
 
 
+def equal_pairs(comparisons: Sequence[Comparison]) -> list[str]:
+    """Arms whose runs end exactly like the baseline's: where their interval comes from."""
+    return [
+        f"{c.arm}: equal to {c.baseline} in every pair, so runs show no spread; "
+        "the interval is what drawing the evaluation's answers alone would cause"
+        for c in comparisons
+        if c.difference is not None and c.difference.n > 1 and c.difference.sd == 0 and c.difference.low is not None
+    ]
+
+
 def contamination(arms: Sequence[Arm]) -> dict[str, dict[str, Any]]:
     """Arm -> check -> the worst overlap over its runs: count, sizes, examples."""
     out: dict[str, dict[str, Any]] = {}

@@ -16,6 +16,8 @@ _DEFAULTS: dict[str, Any] = {
     "updates": None,
     "tokens_per_microbatch": None,
 }
+FEW_PROBLEMS = 30
+"""Below so many held-out problems a rate says little."""
 _UNITS = {"row": "answers", "step": "decisions"}
 
 
@@ -107,6 +109,7 @@ def evaluation(
     answers: int | None = None,
     tokens: float | None = None,
     max_new: int | None = None,
+    held_out: int | None = None,
 ) -> str:
     """What looking at held-out problems costs beside training, in words; with a warning where it costs more.
 
@@ -116,14 +119,18 @@ def evaluation(
         answers: that an iteration samples, where that is known.
         tokens: limit of generated tokens, where the budget has one.
         max_new: most tokens of an answer.
+        held_out: problems of the split, where that is known; no look can ask more.
     """
-    counts = _looked(settings, iterations)
+    most = math.inf if held_out is None else held_out
+    problems = min(settings.problems, most)
+    final = min(settings.final_problems or settings.problems, most)
+    counts = _looked(settings, iterations, int(problems), int(final))
     looks = counts.pop("looks")
     times = f" and {looks} times on the way" if looks > 1 else " and once on the way" if looks else ""
     total = sum(counts.values())
-    last = f"{settings.final_problems or settings.problems} x {settings.final_samples or settings.samples} at the end"
+    last = f"{final} x {settings.final_samples or settings.samples} at the end"
     greedy = ", one greedy answer to each at both ends" if counts["greedy"] else ""
-    how = f"    {settings.problems} held-out problems x {settings.samples} answers at the start{times}, {last}{greedy}"
+    how = f"    {problems} held-out problems x {settings.samples} answers at the start{times}, {last}{greedy}"
     shares = {}
     if iterations and answers:
         shares[f"the {iterations * answers:,} that training samples"] = total / (iterations * answers)
@@ -137,14 +144,15 @@ def evaluation(
             "  evaluation costs more than training: lower evaluate.problems, evaluate.samples or "
             "evaluate.final_samples, or look less often (evaluate.every)"
         )
+    if final < FEW_PROBLEMS:
+        lines.append(f"  only {final} held-out problems: every rate will have a wide interval; hold out more")
     return "\n".join(lines)
 
 
-def _looked(settings: Any, iterations: int | None) -> dict[str, int]:
+def _looked(settings: Any, iterations: int | None, problems: int, last: int) -> dict[str, int]:
     """Answers of the looks at the start, on the way and at the end, and of the greedy ones; `looks` on the way."""
     looks = math.ceil(1 / settings.every - 1e-9) - 1
     looks = min(looks, max(iterations - 1, 0)) if iterations else looks
-    problems, last = settings.problems, settings.final_problems or settings.problems
     return {
         "looks": looks,
         "start": problems * settings.samples,
