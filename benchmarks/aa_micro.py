@@ -17,7 +17,7 @@ from gainstage.measure.statistics import stratified_bootstrap
 from gainstage.running import load_record
 
 HOME = Path("runs") / "aa-micro"
-CHANGES = ("iterations=null", "budget.generated_tokens=8000", "evaluate.every=1", "evaluate.problems=64")
+CHANGES = ("iterations=null", "budget.gradient_steps=8", "evaluate.every=1", "evaluate.problems=64")
 SPLITS = 2000
 
 
@@ -33,6 +33,7 @@ def run_micro(count: int, jobs: int, console: Console) -> dict[str, Any]:
         raise ValueError(f"--micro: at least 10 runs are needed for two arms of 5, there are {len(found)}")
     numbers = [record.numbers() for record in found]
     scores = np.array([next(v for k, v in row.items() if k.endswith("/pass@1")) for row in numbers])
+    scored = [replace(r, final=row, evaluation={}, curve=[]) for r, row in zip(found, numbers, strict=True)]
     rng = np.random.default_rng(0)
     rows = []
     for n in (3, 5, 10):
@@ -41,7 +42,7 @@ def run_micro(count: int, jobs: int, console: Console) -> dict[str, Any]:
         tally: Counter[str] = Counter()
         for _ in range(SPLITS):
             drawn = rng.permutation(len(found))[: 2 * n]
-            runs = [replace(found[i], arm="ab"[k // n], seed=k % n, curve=[]) for k, i in enumerate(drawn)]
+            runs = [replace(scored[i], arm="ab"[k // n], seed=k % n) for k, i in enumerate(drawn)]
             (c,) = verdicts(prepare(runs))
             plain = stratified_bootstrap([np.array(c.difference.differences)], np.mean, replicates=1000)
             tally["covered"] += c.difference.low is None or not c.difference.excludes_zero
