@@ -1,6 +1,6 @@
 """How often `compare --until-decided` claims a difference of arms whose means are equal, by the shape of their scores.
 
-    ./gs python benchmarks/stopping_shapes.py            # 2,000 comparisons a row, half a minute
+    ./gs python benchmarks/stopping_shapes.py            # 2,000 comparisons a row, seconds
     ./gs python benchmarks/stopping_shapes.py --count 20000 --json
 
 Looks come after every seed from 3 to 20. Beside it the paired t test read once, at 20 seeds, and read at every look.

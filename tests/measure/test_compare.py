@@ -11,6 +11,7 @@ from gainstage.measure import outcome
 from gainstage.measure.audits.contamination import Overlap
 from gainstage.measure.compare import compare, difference
 from gainstage.measure.intervals import power
+from gainstage.measure.metrics import describe
 from gainstage.measure.outcome import Report
 from gainstage.measure.runs import ParityManifest, RunRecord
 
@@ -45,6 +46,13 @@ def test_the_same_runs_read_the_other_way_are_a_loss(make_runs):
     assert back.verdict == outcome.LOSS and back.baseline == "better"
     assert back.comparisons[0].difference.value == pytest.approx(-forth.comparisons[0].difference.value)
     assert compare(runs, better="lower").verdict == outcome.LOSS
+    for metric, better in {
+        "pass@1": "higher",
+        "groups/zero_variance": "lower",
+        "ece": "lower",
+        "entropy/mean": "higher",
+    }.items():
+        assert describe(metric).better == better
 
 
 def test_the_verdicts_interval_is_the_paired_t_interval():

@@ -3,7 +3,6 @@ from dataclasses import replace
 import pytest
 
 from gainstage.measure.compare import compare
-from gainstage.measure.expectation import direction
 from gainstage.measure.ledger import (
     QUICK,
     LedgerRow,
@@ -125,11 +124,3 @@ def test_a_damaged_ledger_names_file_line_and_field(tmp_path, text, says):
     book.write_bytes(text)
     with pytest.raises(ValueError, match=f"ledger.jsonl.*{says}"):
         load(book)
-
-
-@pytest.mark.parametrize(
-    ("expected", "better"),
-    [(["lower"], "lower"), (["not higher", "lower"], "lower"), (["lower", "higher"], "higher"), (["open"], "higher")],
-)
-def test_a_gain_is_what_the_claims_want(expected, better):
-    assert direction(expected) == better

@@ -196,7 +196,6 @@ def measure(check: Check, quick: bool) -> tuple[list[LedgerRow], Report]:
     in training counts with its mean over the run.
     """
     from gainstage.measure.compare import compare
-    from gainstage.measure.expectation import direction
     from gainstage.measure.ledger import rows_of
     from gainstage.recipe import load
     from gainstage.running import citation, load_record
@@ -222,9 +221,8 @@ def measure(check: Check, quick: bool) -> tuple[list[LedgerRow], Report]:
     reports = []
     for metric in metrics:
         report = compare(
-            records, metric, baseline=check.baseline, title=check.title, created=now.isoformat(timespec="minutes"),
-            better=direction(row[metric] for row in check.expect.values() if metric in row),
-        )  # fmt: skip
+            records, metric, baseline=check.baseline, title=check.title, created=now.isoformat(timespec="minutes")
+        )
         expected = {arm: row[metric] for arm, row in check.expect.items() if metric in row}
         claims = {arm: recipe.claim for arm, recipe in recipes.items()}
         papers = {arm: citation(recipe.paper) for arm, recipe in recipes.items()}

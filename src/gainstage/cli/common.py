@@ -157,18 +157,25 @@ def changes(
 
 
 @contextlib.contextmanager
-def stopping_at_once() -> Iterator[None]:
-    """SIGTERM does what Ctrl-C does, also in a job that a shell started in the background, where Ctrl-C is ignored."""
-
-    def handle(number: int, frame: Any) -> None:
-        raise KeyboardInterrupt
-
+def _handling(handle: Callable[[int, Any], None]) -> Iterator[None]:
+    """`handle` gets Ctrl-C and SIGTERM inside; who got them before gets them again afterwards."""
     before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def stopping_at_once() -> Iterator[None]:
+    """SIGTERM does what Ctrl-C does, also in a job that a shell started in the background, where Ctrl-C is ignored."""
+
+    def handle(number: int, frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    with _handling(handle):
+        yield
 
 
 @contextlib.contextmanager
@@ -184,9 +191,5 @@ def stopping(ask: Callable[[], None]) -> Iterator[None]:
         print("\ngainstage: stopping after this iteration (again: at once)", file=sys.stderr)
         ask()
 
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with _handling(handle):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

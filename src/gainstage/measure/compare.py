@@ -67,7 +67,7 @@ def compare(
     *,
     baseline: str | None = None,
     axis: str | None = None,
-    better: str = "higher",
+    better: str | None = None,
     level: float = 0.95,
     tolerance: float = 0.05,
     sequential: bool = False,
@@ -85,7 +85,7 @@ def compare(
         metric: `pass@1` means `eval/*/pass@1`, the plain mean over tasks; a full log name means itself.
         baseline: name of the arm that the others are compared with; the first one where None.
         axis: budget axis that was to be equal; the first limit of the manifest's budget where None.
-        better: "higher" or "lower".
+        better: "higher" or "lower"; what the metric itself says where None.
         level: coverage of the intervals; 1 - level is the error rate kept by Holm over all comparisons.
         tolerance: relative difference of spending that counts as equal.
         sequential: the number of seeds was not fixed beforehand: intervals and p values that hold at every look.
@@ -108,7 +108,7 @@ def compare(
     return Report(
         title=title or " against ".join((", ".join(arm.name for arm in arms[1:]), arms[0].name)),
         metric=metric,
-        better=better,
+        better=matter.plan.better,
         tasks=tasks,
         axis=matter.axis,
         level=level,
@@ -136,14 +136,14 @@ def prepare(
     *,
     baseline: str | None = None,
     axis: str | None = None,
-    better: str = "higher",
+    better: str | None = None,
     level: float = 0.95,
     tolerance: float = 0.05,
     sequential: bool = False,
     effect: float | None = None,
 ) -> Matter:
     """Group the runs and score them. Arguments and errors as in `compare`."""
-    if better not in ("higher", "lower"):
+    if better not in (None, "higher", "lower"):
         raise ValueError(f"compare: better must be 'higher' or 'lower', got {better!r}")
     if effect is not None and not effect > 0:
         raise ValueError(f"compare: effect must be positive, got {effect}")
@@ -157,7 +157,7 @@ def prepare(
     axis = check_axis(axis) if axis else _axis(arms)
     scores, basis = _scores(arms, numbers, metric, axis, tolerance)
     uneven = [axis if basis == FINAL and _unequal(_spends((arms[0], arm), axis), tolerance) else "" for arm in arms[1:]]
-    plan = Plan(metric, better, level, len(arms) - 1, sequential, effect)
+    plan = Plan(metric, better or describe(metric).better, level, len(arms) - 1, sequential, effect)
     return Matter(arms, numbers, names, axis, scores, basis, uneven, plan)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from gainstage.measure.intervals import PairedDifference
 
 AS_CLAIMED, AGAINST, UNDECIDED = "as claimed", "against the claim", "undecided"
@@ -48,8 +46,3 @@ def outcome(expected: str, difference: PairedDifference | None, margin: float) -
         return AS_CLAIMED if low >= -margin else AGAINST if high < -margin else UNDECIDED
     inside = low >= -margin and high <= margin
     return AS_CLAIMED if inside else AGAINST if high < -margin or low > margin else UNDECIDED
-
-
-def direction(expected: Iterable[str]) -> str:
-    """`lower` for a metric that claims want low, else `higher`: what counts as a gain in it."""
-    return "lower" if set(expected) <= {"lower", "not higher"} else "higher"

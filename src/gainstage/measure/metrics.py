@@ -16,6 +16,7 @@ class Metric:
     """A named number. `rate`: it lies in [0, 1] and is written in percent, its differences in points.
 
     `signed`: the number is a difference of rates itself. `positive`: it is never below zero.
+    `less`: a smaller number is the better one.
     """
 
     name: str
@@ -25,6 +26,12 @@ class Metric:
     rate: bool = False
     signed: bool = False
     positive: bool = False
+    less: bool = False
+
+    @property
+    def better(self) -> str:
+        """`lower` or `higher`: what counts as a gain."""
+        return "lower" if self.less else "higher"
 
     @property
     def bounds(self) -> tuple[float, float] | None:
@@ -65,14 +72,24 @@ class Metric:
 _KNOWN = (
     Metric("reward/mean", "reward", "", "mean reward of an answer or episode"),
     Metric("length/mean", "length", "tokens", "mean length of an answer or episode, in decisions", positive=True),
-    Metric("length/truncated", "cut off", "", "share of answers cut off by a limit of length, turns or time", True),
+    Metric(
+        "length/truncated",
+        "cut off",
+        "",
+        "share of answers cut off by a limit of length, turns or time",
+        True,
+        less=True,
+    ),
+    Metric(
+        "groups/zero_variance", "dead groups", "", "share of groups whose answers all got one reward", True, less=True
+    ),
     Metric("entropy/mean", "entropy", "nats", "mean entropy of the policy per decision, in nats", positive=True),
     Metric("kl/start", "KL from start", "nats", "mean divergence from the starting weights per decision, in nats"),
     Metric("kl/ref", "KL from reference", "nats", "mean divergence from the reference policy per decision, in nats"),
     Metric("kl/sampler", "KL from sampler", "nats", "divergence of the trainer's numbers from the engine's, in nats"),
     Metric("greedy", "greedy pass@1", "", "share of problems that the likeliest answer (temperature 0) solves", True),
     Metric("abstention", "abstained", "", "share of answers that decline to answer", True),
-    Metric("hallucination", "wrong if attempted", "", "share of wrong answers among those attempted", True),
+    Metric("hallucination", "wrong if attempted", "", "share of wrong answers among those attempted", True, less=True),
     Metric(
         "ece",
         "calibration error",
@@ -80,6 +97,7 @@ _KNOWN = (
         "expected calibration error over 10 bins: stated confidence, else the share "
         "of the most frequent answer, against truth",
         True,
+        less=True,
     ),
     Metric(
         "ece/shared",
@@ -87,10 +105,16 @@ _KNOWN = (
         "",
         "calibration error on the problems that both arms attempted",
         True,
+        less=True,
     ),
-    Metric("brier", "Brier score", "", "mean squared distance of confidence and truth"),
+    Metric("brier", "Brier score", "", "mean squared distance of confidence and truth", less=True),
     Metric(
-        "aurc", "risk over coverage", "", "mean share of wrong answers over all coverages, most confident first", True
+        "aurc",
+        "risk over coverage",
+        "",
+        "mean share of wrong answers over all coverages, most confident first",
+        True,
+        less=True,
     ),
     Metric("diversity", "distinct answers", "", "mean number of distinct answers to a problem"),
     Metric(

@@ -37,13 +37,19 @@ def no_room(trajectory: Trajectory) -> bool:
     return trajectory.stop is Stop.CONTEXT and author is not None and not bool((author == int(Author.POLICY)).any())
 
 
+def total_reward(trajectory: Trajectory) -> float:
+    """What an answer or episode was paid in all, by rows, turns and steps; `Batch.rewards_at("row")` of one."""
+    paid = (trajectory.columns.get(name) for name in ("reward", "turn_rewards", "rewards"))
+    return sum(float(column.sum()) for column in paid if column is not None)
+
+
 def describe(fresh: Sequence[Trajectory], log: Log) -> None:
     """The numbers that everyone looks at first."""
     trained = [t for t in fresh if not bool(t.columns.get("greedy", 0.0))]
     if not trained:
         log("dropped/empty_iterations", 1)
         return
-    rewards = torch.stack([t.columns["reward"] for t in trained])
+    rewards = torch.tensor([total_reward(t) for t in trained])
     groups: dict[int, list[float]] = {}
     for trajectory, value in zip(trained, rewards.tolist(), strict=True):
         groups.setdefault(trajectory.group, []).append(value)
