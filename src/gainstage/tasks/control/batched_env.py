@@ -1,0 +1,176 @@
+"""Batched torch environments: the base that restarts copies, draws their randomness and saves their state."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from gainstage.ops.noise import mix, uniform
+from gainstage.types.records import Problem
+from gainstage.types.simulation import BatchedEnv, Stepped
+from gainstage.types.spaces import Space
+
+State = dict[str, Tensor]
+"""Everything that makes up the situation of the copies: tensors `"B *"` by name."""
+
+
+class TorchEnv(ABC):
+    """`size` copies of an environment written in torch; a subclass says how they start, move and look.
+
+    Args:
+        size: copies.
+        device: where their state lives.
+        max_steps: steps after which an episode is cut off; None = never.
+    """
+
+    observation_space: Space
+    action_space: Space
+
+    def __init__(self, size: int, device: torch.device | str = "cpu", max_steps: int | None = None) -> None:
+        if size < 1:
+            raise ValueError(f"copies must be at least 1, got {size}")
+        if max_steps is not None and max_steps < 1:
+            raise ValueError(f"max_steps must be at least 1 (or null for none), got {max_steps}")
+        self.size, self.device, self.max_steps = size, torch.device(device), max_steps
+        self.keys = torch.zeros(size, dtype=torch.int64, device=self.device)
+        self.counter = torch.zeros(size, dtype=torch.int64, device=self.device)
+        self.elapsed = torch.zeros(size, dtype=torch.int64, device=self.device)
+        self.state: State = {}
+        self._drawing = torch.ones(size, dtype=torch.bool, device=self.device)
+
+    # -- to be written by an environment --------------------------------------------------------------------------------
+
+    @abstractmethod
+    def start(self) -> State:
+        """First states of all copies, with `draw` as the only source of chance. Those that are not needed are dropped."""
+
+    @abstractmethod
+    def advance(self, state: State, action: Tensor) -> tuple[State, Tensor, Tensor, dict[str, Tensor]]:
+        """Next states, rewards `"B"`, real ends `Bool "B"`, further facts. Changes nothing in place."""
+
+    @abstractmethod
+    def observe(self, state: State) -> Tensor:
+        """What the policy sees, `"B *"`."""
+
+    # -- the protocol ---------------------------------------------------------------------------------------------------
+
+    def reset(self, seeds: Sequence[int]) -> Tensor:
+        """Start every copy anew with its own seed.
+
+        Raises:
+            ValueError: not one seed a copy.
+        """
+        if len(seeds) != self.size:
+            raise ValueError(f"reset: {self.size} copies need as many seeds, got {len(seeds)}")
+        self.keys = torch.tensor([mix("copy", int(seed)) for seed in seeds], device=self.device)
+        self.counter = torch.zeros_like(self.keys)
+        self.elapsed = torch.zeros_like(self.keys)
+        self._drawing = torch.ones(self.size, dtype=torch.bool, device=self.device)
+        self.state = self.start()
+        return self.observe(self.state)
+
+    def step(self, action: Tensor) -> Stepped:
+        state, reward, terminated, info = self.advance(self.state, action)
+        self.elapsed = self.elapsed + 1
+        truncated = torch.zeros_like(terminated) if self.max_steps is None else self.elapsed >= self.max_steps
+        after = self.observe(state)
+        done = terminated | truncated
+        obs = after
+        if self.device.type != "cpu" or bool(done.any()):
+            state, obs = self._restart(state, after, done)
+        self.state = state
+        return Stepped(obs, reward.to(torch.float32), terminated, truncated, after, info)
+
+    def _restart(self, state: State, after: Tensor, done: Tensor) -> tuple[State, Tensor]:
+        """Fresh states where an episode ended; only those copies' streams move on."""
+        self._drawing = done
+        fresh = self.start()
+        self._drawing = torch.ones_like(done)
+        self.elapsed = torch.where(done, 0, self.elapsed)
+        state = {name: torch.where(_like(done, value), fresh[name], value) for name, value in state.items()}
+        return state, torch.where(_like(done, after), self.observe(state), after)
+
+    def draw(self, count: int) -> Tensor:
+        """`Float32 "B count"` in (0, 1), each copy from its own stream."""
+        places = self.counter.unsqueeze(1) + torch.arange(count, device=self.device)
+        self.counter = self.counter + count * self._drawing
+        return uniform(self.keys.unsqueeze(1), places).to(torch.float32)
+
+    def set_state(self, state: Mapping[str, Tensor]) -> Tensor:
+        """Put all copies into given states (those named; others stay); what they look like now.
+
+        Raises:
+            ValueError: a name or a shape that this environment's state has not.
+        """
+        for name, value in state.items():
+            if name not in self.state or self.state[name].shape != value.shape:
+                shapes = {key: tuple(own.shape) for key, own in self.state.items()}
+                raise ValueError(f"set_state: {name} of shape {tuple(value.shape)} does not fit; the state is {shapes}")
+        self.state = self.state | {n: v.to(self.device, self.state[n].dtype) for n, v in state.items()}
+        return self.observe(self.state)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"keys": self.keys, "counter": self.counter, "elapsed": self.elapsed, "state": dict(self.state)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.keys, self.counter, self.elapsed = (state[n].to(self.device) for n in ("keys", "counter", "elapsed"))
+        self.state = {name: value.to(self.device) for name, value in state["state"].items()}
+
+    def observation(self) -> Tensor:
+        """What the copies show now."""
+        return self.observe(self.state)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def _like(flags: Tensor, value: Tensor) -> Tensor:
+    """`Bool "B"` shaped to broadcast over `value "B *"`."""
+    return flags.reshape(-1, *[1] * (value.dim() - 1))
+
+
+class Starts(Sequence[Problem]):
+    """Starts of episodes: the n-th has a seed of its own, and splits never share one."""
+
+    COUNT = 100_000
+
+    def __init__(self, name: str, split: str) -> None:
+        if split not in ("train", "validation", "test"):
+            raise ValueError(f"split must be train, validation or test, got {split!r}")
+        self.name, self.split = name, split
+
+    def __len__(self) -> int:
+        return self.COUNT
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        if not -len(self) <= index < len(self):
+            raise IndexError(index)
+        index %= len(self)
+        return Problem(
+            f"{self.name}/{self.split}/{index}", "", meta={"seed": mix(self.name, self.split, index) % 2**31}
+        )
+
+
+class Simulation:
+    """A task that is stepped. A subclass is a dataclass of settings with `make`, the spaces and `max_steps`."""
+
+    name: ClassVar[str] = ""
+    capabilities: ClassVar[frozenset[str]] = frozenset({"simulator"})
+    max_new: ClassVar[int] = 0
+
+    observation_space: Space
+    action_space: Space
+    max_steps: int | None
+
+    def make(self, copies: int, device: torch.device | str = "cpu") -> BatchedEnv:
+        raise NotImplementedError
+
+    def problems(self, split: str) -> Sequence[Problem]:
+        """Starts of episodes of a split."""
+        return Starts(self.name, split)
