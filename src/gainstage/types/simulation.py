@@ -31,6 +31,9 @@ class Stepped:
     next_obs: Tensor
     info: Mapping[str, Tensor] = field(default_factory=dict)
     """Further facts of this step, `"B *"`: `success`, costs, reward parts. The same keys at every step."""
+    real: Tensor | None = None
+    """`Bool "B"`: false where nothing was decided, because somebody else's vector environment spent the step on its own
+    restart; such a step is no transition. None, as of all environments made here: every step is one."""
 
 
 class BatchedEnv(Protocol):
