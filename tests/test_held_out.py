@@ -46,7 +46,7 @@ def test_a_run_that_looks_at_test_ends_with_the_same_weights_and_checkpoints(tmp
     assert kept[0] == kept[1] and len(kept[0]) >= 3
     weights = [load_file(run.folder.path / "final" / "model.safetensors") for run in (validation, test)]
     assert weights[0].keys() == weights[1].keys() and all(torch.equal(weights[0][k], weights[1][k]) for k in weights[0])
-    left = [run.last for run in (validation, test)]
+    left = [run.looks.last for run in (validation, test)]
     assert {r.problem_id for r in left[0]}.isdisjoint(r.problem_id for r in left[1]), "the looks themselves differ"
 
 

@@ -294,7 +294,7 @@ def test_killed_run_resumes_to_the_same_bits(tmp_path) -> None:
     assert again.trainer.iteration in (2, 3)
     with again.folder:
         record = again.execute()
-    assert record.before == {"arithmetic": whole.first} and whole.first
+    assert record.before == {"arithmetic": whole.looks.first} and whole.looks.first
     assert same(weights(whole.trainer), weights(again.trainer))
     first, second = (read_metrics(tmp_path / name) for name in "ab")
     clocks = ("time", "seconds", "budget/seconds")

@@ -42,16 +42,23 @@ def held_out(task: Any, split: str, count: int) -> list[Problem]:
     return [problems[index] for index in range(min(count, len(problems)))]
 
 
+def has_split(task: Any, split: str) -> bool:
+    """Whether a task has problems of a split."""
+    try:
+        return len(task.problems(split)) > 0
+    except ValueError:
+        return False
+
+
 def refuse_test_problems(task: Any, split: str, count: int) -> None:
     """Weights are about to be chosen by looks at a split: it must not be the test split under another name.
 
     Raises:
         RecipeError: some of its problems are test problems, too.
     """
-    try:
-        test = task.problems("test")
-    except ValueError:
+    if not has_split(task, "test"):
         return
+    test = task.problems("test")
     known = _told_apart(task, [test[index] for index in range(len(test))])
     shared = overlap(known, _told_apart(task, held_out(task, split, count))).count
     if shared:
@@ -130,8 +137,12 @@ def _same_kind(a: Any, b: Any) -> bool:
     return ("env" in a.capabilities) == ("env" in b.capabilities)
 
 
-def parity(chain: Chain, policy: Any, asked: Sequence[Problem], samples: int) -> ParityManifest:
-    """Everything about an evaluation that has to be equal before two runs may be compared."""
+def parity(chain: Chain, policy: Any, asked: Sequence[Problem], samples: int, split: str) -> ParityManifest:
+    """Everything about an evaluation that has to be equal before two runs may be compared.
+
+    Args:
+        asked: problems of the last look, out of `split`, with so many `samples` each.
+    """
     engine, task, settings = engine_of(chain), chain.task.it, chain.recipe.evaluate
     wording = getattr(engine, "wording", None)
     chat = getattr(getattr(policy, "tokenizer", None), "chat_template", None)
@@ -148,8 +159,12 @@ def parity(chain: Chain, policy: Any, asked: Sequence[Problem], samples: int) ->
         max_new=engine.limit(task) if hasattr(engine, "limit") else int(engine.max_new or task.max_new or 0),
         stop=tuple(getattr(task, "turn_stop", ()) if stops is None else stops),
         budget=chain.recipe.budget,
-        evaluation={"split": settings.split, "problems": len(asked), **_turns(engine, task)},
+        evaluation={**_splits(split, settings.split), "problems": len(asked), **_turns(engine, task)},
     )
+
+
+def _splits(final: str, on_way: str) -> dict[str, str]:
+    return {"split": final} if final == on_way else {"split": final, "curves": on_way}
 
 
 def _verifier(task: Part) -> str:

@@ -11,10 +11,8 @@ from typing import Any
 from safetensors.torch import save_file
 
 from gainstage import checkpoint
-from gainstage.chain import build_task
-from gainstage.evaluation import greedy, held_out, look, overlaps, parity, refuse_test_problems, retained
-from gainstage.measure.audits.calibration import Gate
-from gainstage.measure.evaluate import EvalRecord, summarize
+from gainstage.evaluation import overlaps
+from gainstage.looking import Looks
 from gainstage.measure.runs import RunRecord
 from gainstage.recipe import Recipe, check
 from gainstage.registry import RecipeError
@@ -25,9 +23,6 @@ from gainstage.trainer import RunError, Trainer
 from gainstage.types import Batch
 
 __all__ = ["Run", "citation", "ks", "load_before", "load_record"]
-
-SMALL = 50_000_000
-"""Weights up to which a copy of the start is kept to measure the KL from it."""
 
 
 @dataclass
@@ -51,15 +46,8 @@ class Run:
         self.trainer = Trainer(
             self.recipe, device=self.device, on_row=self._row, on_batch=self._batch, on_mark=self._mark
         )
-        self.start = self._start_copy()
-        self.retain = [build_task(entry) for entry in self.recipe.evaluate.retain]
-        self.gate = None if self.recipe.evaluate.gate is None else Gate(**self.recipe.evaluate.gate.model_dump())
-        if self.gate is not None:
-            refuse_test_problems(self.task, self.recipe.evaluate.split, self.recipe.evaluate.problems)
-        self.closed = False
+        self.looks = Looks(self.trainer)
         self.curve: list[dict[str, float]] = []
-        self.first: list[EvalRecord] = []
-        self.last: list[EvalRecord] = []
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -73,9 +61,8 @@ class Run:
             self.folder.write_recipe(self.recipe.model_dump(mode="json"))
             self.folder.write_environment()
         if self.trainer.iteration == 0:
-            self._row(
-                {"iteration": 0.0, "progress": 0.0, **self._first_look(), **self.trainer.meter.metrics()}, before=True
-            )
+            row = {"iteration": 0.0, "progress": 0.0, **self._first_look(), **self.trainer.meter.metrics()}
+            self._row(row, before=True)
         if self.folder and self.ended and (done := load_record(self.folder.path)) is not None:
             return done
         try:
@@ -93,19 +80,18 @@ class Run:
     @property
     def ended(self) -> bool:
         """Whether there is nothing more to do: schedule or budget are at their end, or the gate has closed."""
-        return self.trainer.finished or self.closed
+        return self.trainer.finished or self.looks.closed
 
     def finish(self) -> RunRecord:
         """The last look, the last checkpoint, the model folder with its card."""
-        recipe = self.recipe.evaluate
-        problems, samples = recipe.final_problems or recipe.problems, recipe.final_samples or recipe.samples
-        self.last = self._records(problems, samples)
-        numbers = {**summarize(self.last, ks(samples), self.task.name), **self._greedy(problems)}
-        if problems == recipe.problems:
+        looks = self.looks
+        numbers = looks.at_the_end()
+        if (looks.at_end.problems, looks.at_end.split) == (looks.on_way.problems, looks.on_way.split):
             ended = {"iteration": self.trainer.iteration, "progress": 1.0, **self.trainer.meter.metrics(), **numbers}
             self.curve.append(flat(ended))
         record = self.record(finished=True)
-        record.final |= {k: v for k, v in numbers.items() if k not in record.numbers()} | self._kept()
+        record.final |= {k: v for k, v in numbers.items() if k not in record.numbers()}
+        record.final |= looks.kept(self.curve[0] if self.curve else {})
         if self.folder:
             self._save()
             self._write_result(numbers)
@@ -157,8 +143,8 @@ class Run:
             run.warn(f"skipped a damaged checkpoint: {complaint}")
         run.trainer.load_state_dict(state, weights)
         run.curve = [flat(row) for row in read_metrics(path)]
-        run.first = load_before(path)
-        run.closed = run.trainer.stop_requested = run.gate is not None and run.gate.closed(run.looks())
+        run.looks.first = load_before(path)
+        run.looks.resumed(run.curve)
         run.marks = {key: int(run.trainer.progress / every + 1e-9) for key, every in run._clocks().items()}
         folder.write_environment()
         return run
@@ -181,12 +167,11 @@ class Run:
     def _mark(self, trainer: Trainer) -> Mapping[str, float]:
         if not self._due("evaluate", self.recipe.evaluate.every) or trainer.finished:
             return {}
-        numbers = self._look()
-        if self.gate is not None and (looks := self.looks(numbers)):
-            if self.folder and self.gate.best(looks) == len(looks) - 1:
-                trainer.models["policy"].save(self.folder.path / "best")
-            self.closed = self.gate.closed(looks)
-            trainer.stop_requested |= self.closed
+        numbers = self.looks.on_the_way()
+        seen = self.looks.seen([*self.curve, numbers])
+        if self.folder and self.looks.best(seen):
+            trainer.models["policy"].save(self.folder.path / "best")
+        self.looks.heed(seen)
         return numbers
 
     def _clocks(self) -> dict[str, float]:
@@ -198,89 +183,23 @@ class Run:
         self.marks[what] = mark
         return due
 
-    # -- looks --------------------------------------------------------------------------------------------------------
-
     @property
     def task(self) -> Any:
-        return self.trainer.last_chain.task.it
-
-    def _records(self, problems: int, samples: int) -> list[EvalRecord]:
-        settings = self.recipe.evaluate
-        chain = self.trainer.last_chain
-        asked = held_out(self.task, settings.split, problems)
-        return look(
-            chain, self.trainer.models, asked, samples, seed=self.recipe.seed, temperature=settings.temperature,
-            start=self.start, meter=self.trainer.meter,
-        )  # fmt: skip
-
-    def _look(self) -> dict[str, float]:
-        if "policy" not in self.trainer.models:
-            return {}
-        settings = self.recipe.evaluate
-        return summarize(self._records(settings.problems, settings.samples), ks(settings.samples), self.task.name)
+        return self.looks.task
 
     def _first_look(self) -> dict[str, float]:
-        """What the policy can do before training; its answers are kept for the record."""
-        if "policy" not in self.trainer.models:
-            return {}
-        settings = self.recipe.evaluate
-        self.first = self._records(settings.problems, settings.samples)
-        if self.folder:
-            rows = [record.to_dict() for record in self.first]
+        """The look before training; its answers are kept for the record."""
+        numbers = self.looks.before()
+        if self.folder and self.looks.first:
+            rows = [record.to_dict() for record in self.looks.first]
             checkpoint.replace_file(self.folder.path / BEFORE, json.dumps(rows).encode())
-        numbers = {**summarize(self.first, ks(settings.samples), self.task.name), **self._greedy(settings.problems)}
-        return {**numbers, **self._retained()}
-
-    def looks(self, newest: Mapping[str, float] | None = None) -> list[tuple[float, float]]:
-        """(pass@1, calibration error) of every look so far, for the gate."""
-        names = (f"eval/{self.task.name}/pass@1", f"eval/{self.task.name}/ece")
-        rows = [*self.curve, newest or {}]
-        return [(row[names[0]], row[names[1]]) for row in rows if all(name in row for name in names)]
-
-    def _retained(self) -> dict[str, float]:
-        """What the policy can do now on the tasks that it shall not forget."""
-        settings, trainer = self.recipe.evaluate, self.trainer
-        return retained(
-            trainer.last_chain, trainer.models, self.retain, settings.problems, settings.split,
-            seed=self.recipe.seed, temperature=settings.temperature, meter=trainer.meter,
-        )  # fmt: skip
-
-    def _kept(self) -> dict[str, float]:
-        """Retained tasks at the end, with their change since the start."""
-        before, out = self.curve[0] if self.curve else {}, self._retained()
-        return out | {f"{name}/change": value - before[name] for name, value in out.items() if name in before}
-
-    def _greedy(self, problems: int) -> dict[str, float]:
-        """Greedy pass@1; nothing where the evaluation samples greedily anyway."""
-        settings = self.recipe.evaluate
-        if settings.temperature == 0:
-            return {}
-        asked = held_out(self.task, settings.split, problems)
-        return greedy(
-            self.trainer.last_chain, self.trainer.models, asked, seed=self.recipe.seed, meter=self.trainer.meter
-        )
+        return numbers
 
     @property
     def before(self) -> dict[str, float]:
         """Held-out numbers before training."""
         row = self.curve[0] if self.curve and self.curve[0].get("iteration") == -1 else {}
-        return {name: value for name, value in row.items() if name.startswith("eval/")}
-
-    def _start_copy(self) -> Any:
-        models = self.trainer.models
-        if "policy" not in models or not hasattr(models["policy"], "snapshot"):
-            return None
-        for role, spec in models.roles.items():
-            if (
-                spec.make == "copy"
-                and spec.of == "policy"
-                and spec.on == "start"
-                and role in models
-                and role not in models.trained
-            ):
-                return models[role]
-        policy = models["policy"]
-        return policy.snapshot("start") if policy.size <= SMALL or policy.peft is not None else None
+        return {k: v for k, v in row.items() if k.startswith("eval/")} | (self.looks.start_numbers() if row else {})
 
     # -- files --------------------------------------------------------------------------------------------------------
 
@@ -319,26 +238,21 @@ class Run:
 
     def record(self, finished: bool) -> RunRecord:
         """What a comparison needs to know of this run."""
-        meter, settings = self.trainer.meter, self.recipe.evaluate
-        samples = settings.final_samples or settings.samples
-        asked = held_out(self.task, settings.split, settings.final_problems or settings.problems)
+        meter, looks, name = self.trainer.meter, self.looks, self.task.name
         tasks = [chain.task.it for chain in self.trainer.chains.values()]
         return RunRecord(
             arm=self.arm or self.recipe.name, seed=self.recipe.seed, curve=self.curve,
-            evaluation={self.task.name: self.last} if self.last else {},
-            before={self.task.name: self.first} if self.first else {}, spent=meter.snapshot(),
-            spent_by=meter.by_component(), evaluation_spent=meter.snapshot("evaluation"),
-            manifest=parity(self.trainer.last_chain, self.trainer.models["policy"], asked, samples),
-            contamination=overlaps(tasks, asked),
+            evaluation={name: looks.last} if looks.last else {}, before={name: looks.first} if looks.first else {},
+            spent=meter.snapshot(), spent_by=meter.by_component(), evaluation_spent=meter.snapshot("evaluation"),
+            manifest=looks.manifest(), contamination=overlaps(tasks, looks.asked()),
             notes=self.notes() if finished else ["the run was stopped before its end"],
         )  # fmt: skip
 
     def notes(self) -> list[str]:
         """What a reader must know to read the figures right."""
-        gate = ["the calibration gate ended the run: its error rose while its accuracy stood still"]
         missed = [
             f"the budget was spent before phase {name!r}, which never ran: "
             f"set phases.{self.trainer.schedule.name}.budget or its iterations"
             for name in self.trainer.schedule.unreached
         ]
-        return [*(gate if self.closed else []), *missed, *steps_note(self.trainer.last_chain)]
+        return [*self.looks.notes(), *missed, *steps_note(self.trainer.last_chain)]

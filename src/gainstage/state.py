@@ -30,7 +30,8 @@ def collect(trainer: Any) -> dict[str, Any]:
     handles = trainer.models.handles
     return {
         "iteration": trainer.iteration, "empty": trainer.empty, "schedule": trainer.schedule.state_dict(),
-        "entered": list(trainer.entered), "due": dict(trainer.due), "meter": trainer.meter.state_dict(),
+        "entered": list(trainer.entered), "due": dict(trainer.due),
+        "lr_scale": dict(trainer.lr_scale), "meter": trainer.meter.state_dict(),
         "versions": {name: handle.version for name, handle in handles.items() if hasattr(handle, "version")},
         "artifacts": trainer.artifacts,
         "parts": {name: {key: it.state_dict() for key, it in stateful(chain)} for name, chain in chains.items()},
@@ -44,6 +45,8 @@ def restore(trainer: Any, state: Mapping[str, Any], weights: Weights) -> None:
     trainer.schedule.load_state_dict(state["schedule"])
     trainer.iteration, trainer.empty = int(state["iteration"]), int(state["empty"])
     trainer.due = {key: int(value) for key, value in state["due"].items()}
+    trainer.lr_scale.clear()
+    trainer.lr_scale.update(state.get("lr_scale", {}))  # absent in older checkpoints, which nothing had slowed
     trainer.meter.load_state_dict(state["meter"])
     trainer.artifacts.clear()
     trainer.artifacts.update(state["artifacts"])

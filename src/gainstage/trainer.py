@@ -64,6 +64,7 @@ class Trainer:
         self.due: dict[str, int] = {}
         self.log, self.calls = Log(), dict[str, int]()
         self.groups = 0
+        self.lr_scale: dict[str, float] = {}
         self.stop_requested = False
         self.ctx = self._context(next(iter(self.chains.values())))
 
@@ -126,6 +127,10 @@ class Trainer:
 
     def iterate(self) -> dict[str, float]:
         """One iteration: experience, then learning."""
+    def slow(self, role: str, factor: float) -> None:
+        """Multiply the learning rate of everything that trains a role by `factor`, for the rest of the run."""
+        self.lr_scale[role] = self.lr_scale.get(role, 1.0) * factor
+
         started = time.perf_counter()
         self.calls.clear()
         self.groups = 0
@@ -282,7 +287,8 @@ class Trainer:
         seed = self.recipe.seed
         return Ctx(
             models=self.models, task=chain.task.it, store=chain.store.it, meter=self.meter, seed=seed,
-            artifacts=self.artifacts, log=self.log, new_group=new_group, judge=judge, device=self.models.device,
+            artifacts=self.artifacts, lr_scale=self.lr_scale, log=self.log, new_group=new_group, judge=judge,
+            device=self.models.device,
             key=lambda group, sample: mix(seed, self.iteration, group, sample),
         )  # fmt: skip
 

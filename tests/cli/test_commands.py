@@ -210,7 +210,7 @@ def test_compare_and_again(tmp_path: Path) -> None:
     assert "<svg" in page and "http://" not in page.replace("http://www.w3.org", "") and "<script" not in page
     before = (tmp_path / "c" / "grpo-seed0" / "record.json").stat().st_mtime_ns
     result = RUN.invoke(app, [*map(str, args), "--axis", "gradient_steps"])
-    assert result.exit_code == 0 and "evaluation, which no budget counts: 48 answers" in result.stderr
+    assert result.exit_code == 0 and "evaluation, which no budget counts: 52 answers" in result.stderr
     assert (tmp_path / "c" / "grpo-seed0" / "record.json").stat().st_mtime_ns == before, "a finished run was run again"
     assert json.loads((tmp_path / "c" / "report.json").read_text())["axis"] == "gradient_steps"
     text = (tmp_path / "c" / "report.md").read_text()

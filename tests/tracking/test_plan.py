@@ -65,15 +65,15 @@ def look(**changes):
 
 def test_what_evaluation_costs_counts_the_problems_that_there_are():
     text = evaluation(look(), iterations=100, answers=256, held_out=10)
-    assert "10 held-out problems x 2" in text and "10 x 16 at the end" in text and "only 10 held-out" in text
-    assert f"{10 * 2 * 8 + 160 + 20:,} answers" in text
+    assert "10 held-out problems x 16" in text and "10 x 2 7 times" in text and "only 10 held-out" in text
+    assert f"{10 * 2 * 7 + 2 * 160 + 20:,} answers" in text
     assert evaluation(look(), iterations=100, held_out=500) == evaluation(look(), iterations=100)
 
 
 def test_what_evaluation_costs_beside_training():
     text = evaluation(look(), iterations=100, answers=256)
-    assert "128 held-out problems x 2 answers at the start and 7 times on the way, 128 x 16 at the end" in text
-    total = 128 * (2 + 7 * 2 + 16 + 2)
+    assert "128 held-out problems x 16 answers at both ends, one greedy answer to each, 128 x 2 7 times on" in text
+    total = 128 * (2 * 16 + 7 * 2 + 2)
     assert f"{total:,} answers, {100 * total / 25600:.0f} % of the 25,600 that training samples" in text
     assert "costs more" not in text
     assert "one greedy answer" in text and "greedy" not in evaluation(look(temperature=0.0))
@@ -82,16 +82,16 @@ def test_what_evaluation_costs_beside_training():
 
 def test_the_tighter_of_iterations_and_budget_decides():
     text = evaluation(look(), iterations=100, answers=256, tokens=8000, max_new=12)
-    assert "4,352 answers, 6.5 times the tokens that training may generate, at full length" in text
+    assert "6,144 answers, 9.2 times the tokens that training may generate, at full length" in text
     assert "evaluation costs more than training: lower evaluate.problems" in text
-    assert "17 % of the 25,600" in evaluation(look(), iterations=100, answers=256, tokens=1e9, max_new=12)
+    assert "24 % of the 25,600" in evaluation(look(), iterations=100, answers=256, tokens=1e9, max_new=12)
 
 
 def test_short_runs_are_looked_at_once_an_iteration_at_most():
-    assert "and once on the way" in evaluation(look(), iterations=2, answers=256)
+    assert "128 x 2 once on the way" in evaluation(look(), iterations=2, answers=256)
     assert "on the way" not in evaluation(look(every=1.0)) and "%" not in evaluation(look(every=1.0))
 
 
 @pytest.mark.parametrize(("every", "looks"), [(0.1, 9), (0.125, 7), (0.3, 3)])
 def test_looks_are_counted_as_the_run_makes_them(every: float, looks: int):
-    assert f"and {looks} times on the way" in evaluation(look(every=every))
+    assert f"x 2 {looks} times on the way" in evaluation(look(every=every))

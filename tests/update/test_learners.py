@@ -45,7 +45,7 @@ class Models(dict):
 def context(role: Role) -> SimpleNamespace:
     charges: dict[str, float] = {}
     meter = SimpleNamespace(charge=lambda kind, n: charges.__setitem__(kind, charges.get(kind, 0) + n), charges=charges)
-    return SimpleNamespace(models=Models(policy=role), meter=meter, progress=0.0)
+    return SimpleNamespace(models=Models(policy=role), meter=meter, progress=0.0, lr_scale={})
 
 
 def batch(lengths=(4, 2, 3, 4)) -> Batch:
@@ -269,3 +269,17 @@ def test_the_constant_of_dr_grpo_follows_the_answers_that_are_allowed():
     assert constant(*turns) == 15
     with pytest.raises(RecipeError, match="needs the setting `constant`"):
         build_chain(load("sft", ["update.policy.agg=sequence_sum_over_constant"]))
+
+
+def test_a_role_that_was_slowed_down_steps_less():
+    rates = []
+    for scale in ({}, {"policy": 0.5}, {"other": 0.5}):
+        ctx = context(Role())
+        ctx.lr_scale = scale
+        learner = build("update", "value", {"lr": 0.25})
+        learner.start(ctx)
+        data = batch()
+        data["returns"] = torch.ones_like(data["mask"], dtype=torch.float)
+        optimise(learner, data, ctx)
+        rates.append(learner.opt.param_groups[0]["lr"])
+    assert rates == [0.25, 0.125, 0.25]

@@ -192,15 +192,16 @@ def look_note(row: dict[str, float]) -> str:
 
 def final_line(record: Any, task: str) -> str:
     """The last word on a run: pass@1 with its interval, that before training, greedy pass@1."""
-    numbers, first = record.numbers(), record.curve[0] if record.curve else {}
+    from gainstage.measure.starts import start_row
+
+    numbers, first = record.numbers(), start_row(record)
     name = f"eval/{task}/pass@1"
     if name not in numbers:
         return ""
     text = f"held-out pass@1 {numbers[name]:.3f} [{numbers[f'{name}/low']:.3f}, {numbers[f'{name}/high']:.3f}]"
     greedy = f"eval/{task}/greedy"
-    if first.get("iteration") == -1 and name in first:
+    if name in first:
         text += f", before {first[name]:.3f}"
     if greedy in numbers:
-        before = f", before {first[greedy]:.3f}" if first.get("iteration") == -1 and greedy in first else ""
-        text += f"; greedy {numbers[greedy]:.3f}{before}"
+        text += f"; greedy {numbers[greedy]:.3f}" + (f", before {first[greedy]:.3f}" if greedy in first else "")
     return text

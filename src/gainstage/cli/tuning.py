@@ -91,7 +91,8 @@ def tune_arms(
     from gainstage.tracking.files import replace_text
 
     wish = parse_wish(text)
-    plan = plan_runs(arms, [SEED], [*shared, "evaluate.split=validation"], home, plugins, threads)
+    held = ["evaluate.split=validation", "evaluate.final_split=validation"]  # no trial sees the test split
+    plan = plan_runs(arms, [SEED], [*shared, *held], home, plugins, threads)
     searches: list[Search] = []
     spaces = []
     for job in plan:

@@ -104,7 +104,8 @@ def compare(
     comparable = [c.arm for c in comparisons if c.verdict != outcome.INCOMPARABLE]
     first = arms[0].runs[arms[0].seeds[0]].manifest
     tasks = tasks_of(names, metric)
-    summaries = [summary(arm, matter.scores[arm.name], numbers, metric, level) for arm in arms]
+    off = matter.basis != FINAL
+    summaries = [summary(arm, matter.scores[arm.name], numbers, metric, level, off_curves=off) for arm in arms]
     return Report(
         title=title or " against ".join((", ".join(arm.name for arm in arms[1:]), arms[0].name)),
         metric=metric,
@@ -196,9 +197,16 @@ def _scores(
         for arm in arms:
             values = {seed: value_at(run.curve, metric, axis, spend) for seed, run in arm.runs.items()}
             out[arm.name] = {seed: value for seed, value in values.items() if value is not None}
-        return out, f"learning curves at {short(spend)} {describe('budget/' + axis).label}"
+        return out, f"learning curves{_drawn_on(arms)} at {short(spend)} {describe('budget/' + axis).label}"
     finals = {a.name: {seed: read(numbers[a.name, seed], metric) for seed in a.seeds} for a in arms}
     return {name: {s: v for s, v in row.items() if v is not None} for name, row in finals.items()}, FINAL
+
+
+def _drawn_on(arms: Sequence[Arm]) -> str:
+    """The split of the learning curves, where it is not that of the final evaluation."""
+    manifest = next(iter(arms[0].runs.values())).manifest
+    split = manifest.evaluation.get("curves") if manifest else None
+    return f" on the {split} split" if split else ""
 
 
 def _spends(arms: Sequence[Arm], axis: str) -> list[float]:

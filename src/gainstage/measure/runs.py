@@ -104,6 +104,10 @@ class RunRecord:
             out |= summarize(records, tuple(ks), task)
         return out
 
+    def numbers_before(self, ks: Iterable[int] = (1, 4, 16)) -> dict[str, float]:
+        """Numbers of the kept answers before training."""
+        return {k: v for task, records in self.before.items() for k, v in summarize(records, tuple(ks), task).items()}
+
     def to_dict(self) -> dict[str, Any]:
         data = {f.name: getattr(self, f.name) for f in fields(self)}
         for name in ("evaluation", "before"):

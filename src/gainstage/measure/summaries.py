@@ -16,7 +16,7 @@ from gainstage.measure.intervals import Estimate, PairedDifference, mean_interva
 from gainstage.measure.metrics import RETAINED, TAX, describe
 from gainstage.measure.outcome import ArmSummary, Comparison, EqualSpend
 from gainstage.measure.runs import ANY_TASK, Arm, RunRecord, read
-from gainstage.measure.starts import PLAIN_MEANS, at_start, gain
+from gainstage.measure.starts import at_start, first_row, gain, names_before, start_row
 from gainstage.measure.statistics import iqm, stratified_bootstrap
 
 CURVES = ("reward/mean", "length/mean", "length/truncated", "entropy/mean", "kl/ref", "kl/start", "kl/sampler")
@@ -137,11 +137,15 @@ def side_effect(arm: Arm, numbers: Numbers, name: str) -> list[float]:
     return values
 
 
-def summary(arm: Arm, scores: dict[int, float], numbers: Numbers, metric: str, level: float) -> ArmSummary:
-    """One arm's score with its noise, side effects and spending."""
+def summary(
+    arm: Arm, scores: dict[int, float], numbers: Numbers, metric: str, level: float, *, off_curves: bool = False
+) -> ArmSummary:
+    """One arm's score with its noise, side effects and spending. `off_curves`: scores are read off learning curves."""
+    start = first_row if off_curves else start_row
     values = [scores[seed] for seed in arm.seeds if seed in scores]
     matrix = _matrix(arm, metric, values)
-    effects = {name: row for name in side_effect_names(numbers) if (row := side_effect(arm, numbers, name))}
+    names = side_effect_names(numbers)
+    effects = {name: row for name in names if (row := side_effect(arm, numbers, name))}
     runs = list(arm.runs.values())
     return ArmSummary(
         name=arm.name,
@@ -151,8 +155,8 @@ def summary(arm: Arm, scores: dict[int, float], numbers: Numbers, metric: str, l
         if values
         else None,
         scores={str(seed): score for seed, score in scores.items()},
-        before=at_start(arm, [metric, *PLAIN_MEANS], level),
-        gain=gain(arm, metric, scores, level),
+        before=at_start(arm, names_before(arm, names), level) | at_start(arm, [metric], level, start),
+        gain=gain(arm, metric, scores, level, start),
         spread=float(np.std(values, ddof=1)) if len(values) > 1 else None,
         sampling_error=arm_sampling_error(arm, metric),
         side_effects={name: mean_interval(row, level, describe(name).bounds) for name, row in effects.items()},

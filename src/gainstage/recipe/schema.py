@@ -41,11 +41,14 @@ class Plan(Strict):
 
 
 class CalibrationGate(Strict):
-    """Ends a run whose calibration error rises while its accuracy stands still, and keeps the best weights so far."""
+    """Acts on a run whose calibration error rises while its accuracy stands still; keeps the best weights so far."""
 
     tolerance: float = Field(0.05, ge=0, description="rise of the calibration error over the start that is too much")
     gain: float = Field(0.01, ge=0, description="accuracy that a look must win over the one before to be forgiven")
     weight: float = Field(1.0, ge=0, description="of the error in `accuracy - weight * error`, which chooses `best/`")
+    action: Literal["stop", "halve"] = Field(
+        "stop", description="end the run, or halve the policy's learning rate at every such look"
+    )
 
 
 class Evaluate(Strict):
@@ -60,8 +63,11 @@ class Evaluate(Strict):
     temperature: float = Field(1.0, ge=0, description="of the evaluation's sampling")
     final_problems: int | None = Field(None, ge=1, description="problems of the last look; absent = `problems`")
     final_samples: int | None = Field(None, ge=1, description="answers of the last look; absent = `samples`")
+    final_split: Literal["validation", "test"] | None = Field(
+        None, description="split of the last look; absent = `split`, behind a gate test where the task has one"
+    )
     retain: list[Entry] = Field([], description="other tasks, looked at before and after: what training forgot")
-    gate: CalibrationGate | None = Field(None, description="ends a run that gets over-confident; absent = none")
+    gate: CalibrationGate | None = Field(None, description="acts where a run gets over-confident; absent = none")
 
 
 class Save(Strict):
@@ -123,6 +129,8 @@ class Recipe(Strict):
     def fingerprint(self) -> str:
         """Hash of everything that decides the numbers (not of names, notes and places)."""
         data = self.model_dump(exclude=WORDS | {"extends", "save"})
+        if data["evaluate"]["final_split"] is None:
+            del data["evaluate"]["final_split"]  # younger than the fingerprints of finished runs
         return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:16]
 
     def yaml(self) -> str:

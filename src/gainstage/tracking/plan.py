@@ -126,11 +126,12 @@ def evaluation(
     final = min(settings.final_problems or settings.problems, most)
     counts = _looked(settings, iterations, int(problems), int(final))
     looks = counts.pop("looks")
-    times = f" and {looks} times on the way" if looks > 1 else " and once on the way" if looks else ""
+    times = f" {looks} times on the way" if looks > 1 else " once on the way"
     total = sum(counts.values())
-    last = f"{final} x {settings.final_samples or settings.samples} at the end"
-    greedy = ", one greedy answer to each at both ends" if counts["greedy"] else ""
-    how = f"    {problems} held-out problems x {settings.samples} answers at the start{times}, {last}{greedy}"
+    greedy = ", one greedy answer to each" if counts["greedy"] else ""
+    ends = f"{final} held-out problems x {settings.final_samples or settings.samples} answers at both ends{greedy}"
+    way = f", {problems} x {settings.samples}{times}" if looks else ""
+    how = f"    {ends}{way}"
     shares = {}
     if iterations and answers:
         shares[f"the {iterations * answers:,} that training samples"] = total / (iterations * answers)
@@ -153,11 +154,12 @@ def _looked(settings: Any, iterations: int | None, problems: int, last: int) -> 
     """Answers of the looks at the start, on the way and at the end, and of the greedy ones; `looks` on the way."""
     looks = math.ceil(1 / settings.every - 1e-9) - 1
     looks = min(looks, max(iterations - 1, 0)) if iterations else looks
+    samples = settings.final_samples or settings.samples
     return {
         "looks": looks,
-        "start": problems * settings.samples,
+        "start": max(problems, last) * max(settings.samples, samples),
         "way": looks * problems * settings.samples,
-        "end": last * (settings.final_samples or settings.samples),
-        "greedy": problems + last if settings.temperature > 0 else 0,
+        "end": last * samples,
+        "greedy": 2 * last if settings.temperature > 0 else 0,
         "retained": 2 * problems * len(settings.retain),
     }

@@ -84,7 +84,8 @@ class Ctx:
     """Handed to every hook. `progress` is the share of the run that is done, in [0, 1].
 
     `key(group, sample)` is the 64-bit noise key of a sample in this iteration; `new_group()` the next
-    free group id; `judge(problem, text)` asks the task, metered.
+    free group id; `judge(problem, text)` asks the task, metered; `lr_scale` holds the factor of a role's
+    learning rate where the run has slowed it down.
     """
 
     models: Models
@@ -96,6 +97,7 @@ class Ctx:
     progress: float = 0.0
     fresh: Sequence[Trajectory] | Batch = ()
     artifacts: dict[str, Any] = field(default_factory=dict)
+    lr_scale: dict[str, float] = field(default_factory=dict)
     log: Callable[[str, float], None] = _ignore
     key: Callable[[int, int], int] = lambda group, sample: 0
     new_group: Callable[[], int] = lambda: 0

@@ -133,6 +133,7 @@ def optimise(learner: Learner, minibatch: Batch, ctx: Ctx, microbatch: int | Non
         tally.add(stats, micro)
     norm = clip_and_check(learner.named, learner.clip)
     rate = scheduled_lr(learner.lr, ctx.progress, learner.schedule, learner.warmup)
+    rate *= min(ctx.lr_scale.get(role.split(".")[0], 1.0) for role in learner.train)
     for group in learner.opt.param_groups:
         group["lr"] = rate * group.get("lr_scale", 1.0)
     learner.opt.step()

@@ -159,31 +159,35 @@ def _checked(name: str, confidence: Sequence[float], correct: Sequence[bool]) ->
 
 @dataclass(frozen=True)
 class Gate:
-    """Stops a run whose calibration gets worse while its accuracy stands still.
+    """Acts on a run whose calibration gets worse while its accuracy stands still.
 
-    The decision is a function of the looks alone, so that it keeps no state and survives a restart.
+    Whether it closes is a function of the looks alone, so that it keeps no state and survives a restart.
 
     Args:
         tolerance: rise of the calibration error above that of the start which is too much.
         gain: accuracy that a look has to win over the one before to be forgiven.
         weight: of the calibration error in the score that the best weights are chosen by.
+        action: what happens where it closes: `stop` the run, or `halve` the policy's learning rate.
     """
 
     tolerance: float = 0.05
     gain: float = 0.01
     weight: float = 1.0
+    action: str = "stop"
 
     def __post_init__(self) -> None:
         for name in ("tolerance", "gain", "weight"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"gate.{name} must be >= 0, got {getattr(self, name)}")
+        if self.action not in ("stop", "halve"):
+            raise ValueError(f"gate.action must be stop or halve, got {self.action!r}")
 
     def score(self, accuracy: float, ece: float) -> float:
         """`accuracy - weight * ece`."""
         return accuracy - self.weight * ece
 
     def closed(self, looks: Sequence[tuple[float, float]]) -> bool:
-        """Whether the newest look ends the run.
+        """Whether the gate closes at the newest look.
 
         Args:
             looks: (accuracy, ece) of the start and of every look since, oldest first.
