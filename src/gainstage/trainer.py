@@ -62,9 +62,9 @@ class Trainer:
         self.entered: list[str] = []
         self.artifacts: dict[str, Any] = {}
         self.due: dict[str, int] = {}
+        self.lr_scale: dict[str, float] = {}
         self.log, self.calls = Log(), dict[str, int]()
         self.groups = 0
-        self.lr_scale: dict[str, float] = {}
         self.stop_requested = False
         self.ctx = self._context(next(iter(self.chains.values())))
 
@@ -123,14 +123,14 @@ class Trainer:
             row.update(self.on_mark(self))
             self.on_row(row)
 
-    # -- one iteration ------------------------------------------------------------------------------------------------
-
-    def iterate(self) -> dict[str, float]:
-        """One iteration: experience, then learning."""
     def slow(self, role: str, factor: float) -> None:
         """Multiply the learning rate of everything that trains a role by `factor`, for the rest of the run."""
         self.lr_scale[role] = self.lr_scale.get(role, 1.0) * factor
 
+    # -- one iteration ------------------------------------------------------------------------------------------------
+
+    def iterate(self) -> dict[str, float]:
+        """One iteration: experience, then learning."""
         started = time.perf_counter()
         self.calls.clear()
         self.groups = 0
