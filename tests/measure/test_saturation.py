@@ -4,12 +4,14 @@ import numpy as np
 import pytest
 
 from gainstage.measure.compare import compare
-from gainstage.measure.curves.saturation import Saturation, powers, reached, saturation
+from gainstage.measure.curves.saturation import Saturation, paired, powers, rates, reached, saturation
 from gainstage.measure.evaluate import Answer, EvalRecord
 from gainstage.measure.outcome import Report
 from gainstage.measure.panels import answers
+from gainstage.measure.report import render
 from gainstage.measure.runs import Arm, RunRecord
 from gainstage.measure.statistics import performance_profile
+from gainstage.measure.tables import answers_gained
 from gainstage.measure.tables import saturation as table
 
 
@@ -88,7 +90,71 @@ def test_the_report_shows_curves_and_table(make_runs):
     assert [row[0] for row in shown.rows] == ["grpo", "better", "before training"]
     assert [c.label for c in shown.columns[1:]] == ["pass@1", "pass@2", "pass@4", "pass@8", "untrained needs"]
     assert shown.rows[0][-1] == "k = 4" and shown.rows[1][-1] == "k > 6" and shown.rows[2][4] == "\u2013"
-    assert "6 answers a problem" in shown.about and answers(report).count('<svg class="chart"') == 2
-    assert answers(report).count('class="arm a6 d6"') == 1
+    assert "6 answers a problem" in shown.about and answers(report).count('<svg class="chart"') == 3
+    assert answers(report).count('class="arm a6 d6"') == 2
+    gained = answers_gained(report)
+    assert [row[0] for row in gained.rows] == ["better \u2212 grpo", "grpo \u2212 before training",
+                                               "better \u2212 before training"]  # fmt: skip
+    assert gained.rows[0][1].startswith("+") and "[" in gained.rows[0][1] and gained.arms == [1, 0, 1]
+    assert "Differences of pass@k" in report.markdown() and "Differences of pass@k" in render(report)
     assert Report.from_json(report.to_json()) == report
     assert answers(compare(runs, "reward/mean")) == "" and not table(compare(runs, "reward/mean")).rows
+
+
+def table_of(rights, n=16):
+    return {("t", f"p{i}"): (n, c) for i, c in enumerate(rights)}
+
+
+def test_the_paired_interval_is_that_of_the_differences_by_problem():
+    """Two sides that differ by the same on every problem differ for sure, however hard the problems are."""
+    rng = np.random.default_rng(0)
+    rights = rng.integers(0, 15, 200)
+    curve = paired([table_of(rights + 1)], [table_of(rights)], 0.95)
+    assert curve.x == [1, 2, 4, 8, 16] and curve.mean[0] == pytest.approx(1 / 16)
+    assert curve.low[0] == pytest.approx(1 / 16) and curve.high[0] == pytest.approx(1 / 16)
+    shuffled = paired([table_of(rng.permutation(rights) + 1)], [table_of(rights)], 0.95)
+    assert shuffled.high[0] - shuffled.low[0] > 0.05, "without pairs the problems' own spread remains"
+    same = paired([table_of(rights)], [table_of(rights)], 0.95)
+    assert set(same.mean) == set(same.low) == set(same.high) == {0.0}
+
+
+def test_the_paired_bootstrap_agrees_with_scipy():
+    stats = pytest.importorskip("scipy.stats")
+    rng = np.random.default_rng(1)
+    a, b = rng.integers(0, 17, 80), rng.integers(0, 17, 80)
+    curve = paired([table_of(a)], [table_of(b)], 0.9)
+    assert curve.mean == pytest.approx(
+        (rates(table_of(a), [1, 2, 4, 8, 16]) - rates(table_of(b), [1, 2, 4, 8, 16])).tolist()
+    )
+    made = stats.bootstrap(
+        ((a - b) / 16,), np.mean, confidence_level=0.9, n_resamples=4000, method="percentile", rng=rng
+    ).confidence_interval
+    assert (curve.low[0], curve.high[0]) == pytest.approx((made.low, made.high), abs=0.012)
+
+
+def test_the_paired_interval_holds_the_truth_as_often_as_it_says():
+    """The difference over all problems there are, from samples of them: the chances by problem are known."""
+    rng, inside = np.random.default_rng(2), 0
+    for _ in range(200):
+        hard = rng.beta(1, 1, 60)
+        a, b = rng.binomial(16, hard), rng.binomial(16, hard**2)
+        curve = paired([table_of(a)], [table_of(b)], 0.95)
+        inside += curve.low[0] <= 1 / 2 - 1 / 3 <= curve.high[0]
+    assert 180 <= inside <= 199
+
+
+def test_runs_are_averaged_and_only_common_problems_count():
+    one, two = {("t", "p0"): (4, 4), ("t", "p1"): (4, 0)}, {("t", "p0"): (4, 2), ("t", "p2"): (4, 4)}
+    assert paired([one, two], [{("t", "p0"): (2, 1)}], 0.95).mean == pytest.approx([0.25, -1 / 12])
+    assert paired([one], [{("t", "p9"): (2, 1)}], 0.95).x == []
+
+
+def test_tokens_are_the_answers_times_their_mean_length():
+    long = [EvalRecord("p0", tuple(Answer(1.0, True, n) for n in (10, 30))),
+            EvalRecord("p1", tuple(Answer(0.0, False, n) for n in (2, 2)))]  # fmt: skip
+    arms = [Arm("a", {0: RunRecord("a", 0, evaluation={"t": long}, before={"t": long})})]
+    found = saturation(arms, ["t"])
+    assert found.tokens["a"].x == [11, 22] and found.tokens["a"].mean == found.arms["a"].mean
+    assert found.start_tokens.x == [11, 22] and found.over_baseline == {} and found.over_start["a"].mean == [0, 0]
+    unknown = saturation(group(run("a", 0, [3], before=[1])), ["t"])
+    assert unknown.tokens["a"].x == [] and unknown.start_tokens.x == []

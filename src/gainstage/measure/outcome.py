@@ -156,8 +156,10 @@ def _arm(data: Mapping[str, Any]) -> ArmSummary:
 
 
 def _saturation(data: Mapping[str, Any]) -> Saturation:
-    curves = {key: {arm: Curve(**c) for arm, c in data.get(key, {}).items()} for key in ("arms", "profile")}
-    return Saturation(**{**data, **curves, "start": Curve(**data["start"]) if data.get("start") else None})
+    by_arm = ("arms", "profile", "tokens", "over_baseline", "over_start")
+    curves = {key: {arm: Curve(**c) for arm, c in data.get(key, {}).items()} for key in by_arm}
+    start = {key: Curve(**data[key]) if data.get(key) else None for key in ("start", "start_tokens")}
+    return Saturation(**{**data, **curves, **start})
 
 
 def _comparison(data: Mapping[str, Any]) -> Comparison:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from html import escape
 
 from gainstage.measure import svg
@@ -12,6 +13,7 @@ from gainstage.measure.tables import BEFORE
 
 WIDE, NARROW = (1032, 390), (506, 240)
 ANSWERS = Metric("k", "answers to a problem (k)", "answers", "answers that are drawn; one that is right is enough")
+TOKENS = Metric("tokens", "tokens of k answers", "tokens", "answers drawn times their mean length in decisions")
 RATE = Metric("rate", "a problem's share of right answers", "share", "how often a run answers one problem right", True)
 PASS = Metric("pass@k", "pass@k", "", "chance that at least one of k answers is right (unbiased estimate)", True)
 PROFILE = Metric("profile", "share of problems above", "", "problems answered right more often than this", True)
@@ -79,7 +81,7 @@ def _legend(order: list[str]) -> str:
 
 
 def answers(report: Report) -> str:
-    """Two charts: pass@k against k, and the performance profile over problems."""
+    """Charts: pass@k against k and against the tokens that k answers take, the performance profile over problems."""
     found, order = report.saturation, [arm.name for arm in report.arms]
     if not found.arms:
         return ""
@@ -89,15 +91,37 @@ def answers(report: Report) -> str:
         lines[BEFORE] = found.start
     ks = max((curve.x for curve in lines.values()), key=lambda x: x[-1])
     width, height = NARROW
-    parts = [
-        svg.chart(lines, order, PASS, ANSWERS, (1, ks[-1]), ks, width=width, height=height, log=True),
-        svg.chart(found.profile, order, PROFILE, RATE, (0, 1), [0, 0.25, 0.5, 0.75, 1], width=width, height=height),
+    crossing = "a trained line that the untrained one crosses bought certainty, not new answers"
+    longer = "the same with long answers counted for what they cost"
+    higher = "the line that lies higher is the better one at that rate"
+    charts = [
+        ("pass@k", "against the number of answers", crossing,
+         svg.chart(lines, order, PASS, ANSWERS, (1, ks[-1]), ks, width=width, height=height, log=True)),
+        ("pass@k", "against the tokens that so many answers take", longer, _over_tokens(report, order)),
+        ("Performance profile", "share of problems above a rate", higher,
+         svg.chart(found.profile, order, PROFILE, RATE, (0, 1), [0, 0.25, 0.5, 0.75, 1], width=width, height=height)),
+    ]  # fmt: skip
+    figures = [
+        f'<figure><figcaption><abbr title="{why}">{name}</abbr> <span class="quiet">{what}</span></figcaption>'
+        f"{drawn}</figure>"
+        for name, what, why, drawn in charts
+        if drawn
     ]
-    captions = [
-        '<abbr title="a trained line that the untrained one crosses bought certainty, not new answers">pass@k</abbr> '
-        '<span class="quiet">against the number of answers</span>',
-        '<abbr title="the line that lies higher is the better one at that rate">Performance profile</abbr> '
-        '<span class="quiet">share of problems above a rate</span>',
-    ]
-    figures = [f"<figure><figcaption>{c}</figcaption>{p}</figure>" for c, p in zip(captions, parts, strict=True)]
     return f'{_legend(order)}<div class="small">{"".join(figures)}</div>'
+
+
+def _over_tokens(report: Report, order: list[str]) -> str:
+    """pass@k against cumulative tokens; nothing where lengths are not known."""
+    found = report.saturation
+    lines = {name: curve for name, curve in found.tokens.items() if curve.x}
+    if found.start_tokens is not None and found.start_tokens.x:
+        lines[BEFORE] = found.start_tokens
+    if not lines:
+        return ""
+    ends = min(curve.x[0] for curve in lines.values()), max(curve.x[-1] for curve in lines.values())
+    ticks = [2.0**i for i in range(math.ceil(math.log2(ends[0])), math.floor(math.log2(ends[1])) + 1)]
+    width, height = NARROW
+    ticks = ticks if len(ticks) > 1 else list(ends)
+    return svg.chart(
+        lines, order, PASS, TOKENS, ends, ticks[:: 1 + len(ticks) // 9], width=width, height=height, log=True
+    )

@@ -35,6 +35,7 @@ def render(report: Report) -> str:
             _section(t.scores(report)),
             _section(t.side_effects(report)),
             _section(t.saturation(report), after=answers(report)),
+            _section(t.answers_gained(report)),
             _section(t.equal_spend(report)),
             _spent(report),
             _manifest(report),

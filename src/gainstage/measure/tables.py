@@ -9,6 +9,7 @@ import numpy as np
 
 from gainstage.measure import outcome
 from gainstage.measure.curves.learning import Curve
+from gainstage.measure.curves.saturation import RESAMPLES
 from gainstage.measure.intervals import Estimate, PairedDifference
 from gainstage.measure.metrics import NONE, Metric, describe, number, short
 from gainstage.measure.outcome import Report
@@ -184,6 +185,26 @@ def saturation(report: Report) -> Table:
     return Table(ANSWERS, about, columns, rows, [*(i for _, _, i in curves), *[None] * (len(rows) - len(curves))])
 
 
+def answers_gained(report: Report) -> Table:
+    """pass@k of every arm minus the baseline's, and minus the untrained policy's, over k."""
+    found, shown = report.saturation, describe("pass@1")
+    lines = [(f"{arm.name} {_minus(base)}", curves[arm.name], index)
+             for base, curves in ((report.baseline, found.over_baseline), (BEFORE, found.over_start))
+             for index, arm in enumerate(report.arms) if arm.name in curves and curves[arm.name].x]  # fmt: skip
+    ks = sorted({k for _, curve, _ in lines for k in curve.x})
+    columns = [Column("difference (points)", "", False), *(Column(f"pass@{k:g}", "difference, interval") for k in ks)]
+    rows = []
+    for name, curve, _ in lines:
+        ends = zip(curve.mean, curve.low, curve.high, strict=True)
+        at = {k: Estimate(*end, RESAMPLES, report.level) for k, end in zip(curve.x, ends, strict=True)}
+        rows.append([name, *(interval_text(at.get(k), shown, change=True) for k in ks)])
+    about = (
+        f"With the {_percent(report.level)} interval of a bootstrap over problems ({RESAMPLES} draws, the same for "
+        "both sides): how far other problems might have changed it, with these very runs. The verdict counts runs."
+    )
+    return Table("Differences of pass@k", about, columns, rows, [index for _, _, index in lines])
+
+
 def learning(report: Report) -> Table:
     """The learning curves as numbers, against the axis of the comparison."""
     curves = report.curves.get(report.metric, {}).get(report.axis, {})
@@ -292,6 +313,6 @@ def tables(report: Report) -> list[Table]:
     """All tables that have something to say, in order of reading."""
     every: Sequence[Table] = (
         parity(report), differences(report), scores(report), side_effects(report), saturation(report),
-        equal_spend(report), spent(report),
+        answers_gained(report), equal_spend(report), spent(report),
     )  # fmt: skip
     return [table for table in every if table.rows and len(table.columns) > 1]
