@@ -91,7 +91,7 @@ def test_the_report_shows_curves_and_table(make_runs):
     assert [c.label for c in shown.columns[1:]] == ["pass@1", "pass@2", "pass@4", "pass@8", "untrained needs"]
     assert shown.rows[0][-1] == "k = 4" and shown.rows[1][-1] == "k > 6" and shown.rows[2][4] == "\u2013"
     assert "6 answers a problem" in shown.about and answers(report).count('<svg class="chart"') == 3
-    assert answers(report).count('class="arm a6 d6"') == 2
+    assert answers(report).count('class="arm a6 d6"') == 1
     gained = answers_gained(report)
     assert [row[0] for row in gained.rows] == ["better \u2212 grpo", "grpo \u2212 before training",
                                                "better \u2212 before training"]  # fmt: skip
