@@ -58,7 +58,7 @@ class Chain:
 
     @property
     def trained(self) -> list[str]:
-        return list(dict.fromkeys(role for part in self.update for role in part.it.train))
+        return list(dict.fromkeys(role for part in self.update for role in getattr(part.it, "train", ())))
 
     @property
     def used(self) -> list[str]:
@@ -70,10 +70,15 @@ class Chain:
     @property
     def answer_limit(self) -> int | None:
         """Most tokens that the policy writes in one context; None where nothing is sampled."""
-        if not self.rollout:
+        if not self.rollout or self.simulates:
             return None
         own = [part.it.limit(self.task.it) for part in self.rollout if part.has("limit")]
         return own[0] if own else self.task.it.max_new
+
+    @property
+    def simulates(self) -> bool:
+        """Whether experience comes as columns from a simulator rather than as answers to picked problems."""
+        return bool(self.rollout) and bool(getattr(self.rollout[-1].it, "simulates", False))
 
     @property
     def samples(self) -> int | None:
@@ -177,10 +182,10 @@ def _check_shape(chain: Chain) -> None:
         raise RecipeError(
             f"{chain.store.key} is a fixed set and takes no experience: leave the rollout out, or the store"
         )
-    paid = any("turn_rewards" in part.declares("writes") for part in chain.rollout)
+    paid = any({"turn_rewards", "rewards"} & set(part.declares("writes")) for part in chain.rollout)
     if chain.rollout and not chain.reward and chain.update and not paid:
         raise RecipeError("the recipe rolls out but has no reward; add one, for instance reward: [task_verdict]")
-    if chain.rollout and chain.update and not any(part.has("next") for part in chain.select):
+    if chain.rollout and chain.update and not chain.simulates and not any(part.has("next") for part in chain.select):
         raise RecipeError("select: no entry picks problems; add for instance `shuffle: {samples: 8}`")
     if not (chain.rollout or chain.credit or chain.update):
         raise RecipeError("the recipe neither samples nor trains: give it rollout and update, or phases that have them")
@@ -230,7 +235,7 @@ def _check_columns(chain: Chain) -> None:
             and not c.endswith("?")
             and not c.startswith("parts/")
         ]
-        if missing and there.issuperset({"tokens"} if chain.rollout or chain.store.declares("writes") else ()):
+        if missing and (there & {"tokens", "obs"} or not (chain.rollout or chain.store.declares("writes"))):
             makers = [name for name in registry.names("credit") if missing[0] in _writes("credit", name)]
             hint = (
                 f"put one of these before it: {', '.join(makers)}" if makers else "nothing that is registered writes it"

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from gainstage.chain import Chain, Part
+from gainstage.episodes import play
 from gainstage.measure.audits.contamination import Overlap, hash_problems, ngram_overlap, overlap, prompt_text
 from gainstage.measure.budget import Meter
 from gainstage.measure.evaluate import Answer, EvalRecord, evaluate, rate_interval
@@ -94,10 +95,28 @@ def look(
         rows: receives the trajectories, for those who want to read them.
     """
     meter = meter or Meter()
+    if simulated(chain):
+        return _played(chain, models[role], problems, samples, seed, temperature, meter)
     ask = _sampler(chain, models, seed, temperature, role, start, meter, rows)
     started = time.perf_counter()
     with meter.account("evaluation"), meter.booking(role), stream(seed, "evaluate"), torch.no_grad():
         records = evaluate(ask, problems, samples, batch=max(1, batch // samples))
+        meter.charge("seconds", time.perf_counter() - started)
+    return records
+
+
+def simulated(chain: Chain) -> bool:
+    """Whether the task is stepped, so that an answer is an episode."""
+    return "simulator" in chain.task.it.capabilities
+
+
+def _played(
+    chain: Chain, policy: Any, problems: Sequence[Problem], samples: int, seed: int, temperature: float, meter: Meter
+) -> list[EvalRecord]:
+    started = time.perf_counter()
+    with meter.account("evaluation"), stream(seed, "evaluate"), torch.no_grad():
+        records = play(chain.task.it, policy, problems, samples, explore=temperature > 0, seed=seed)
+        meter.charge("env_steps", float(sum(answer.length for record in records for answer in record.answers)))
         meter.charge("seconds", time.perf_counter() - started)
     return records
 
@@ -143,7 +162,14 @@ def parity(chain: Chain, policy: Any, asked: Sequence[Problem], samples: int, sp
     Args:
         asked: problems of the last look, out of `split`, with so many `samples` each.
     """
-    engine, task, settings = engine_of(chain), chain.task.it, chain.recipe.evaluate
+    task, settings = chain.task.it, chain.recipe.evaluate
+    if simulated(chain):
+        return ParityManifest(
+            problems=hash_problems(asked), model="", template="", verifier=_verifier(chain.task),
+            sampling={"temperature": settings.temperature}, samples=samples, max_new=task.max_steps or 0, stop=(),
+            budget=chain.recipe.budget, evaluation={**_splits(split, settings.split), "problems": len(asked)},
+        )  # fmt: skip
+    engine = engine_of(chain)
     wording = getattr(engine, "wording", None)
     chat = getattr(getattr(policy, "tokenizer", None), "chat_template", None)
     template = [wording.tag] if wording else []
@@ -191,6 +217,9 @@ def overlaps(tasks: Iterable[Any], asked: Sequence[Problem]) -> dict[str, Overla
     seen: list[Problem] = []
     apart: list[Problem | str] = []
     task: Any = None
+    tasks = list(tasks)
+    if any("simulator" in task.capabilities for task in tasks):
+        return {}  # starts are seeds, which splits never share
     for task in tasks:
         train = task.problems("train")
         most = SAMPLED if hasattr(task, "split_of") else SEEN  # a split by content cannot overlap

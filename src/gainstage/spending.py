@@ -22,7 +22,9 @@ def axes(chain: Chain) -> set[str]:
     found = {"seconds"}
     if getattr(chain.store.it, "fixed", False) and getattr(chain.store.it, "source", "") != "artifact":
         found.add("labels")
-    if chain.rollout:
+    if chain.simulates:
+        found.update(("env_steps", "flops"))
+    elif chain.rollout:
         found.update(SAMPLING)
         if "env" in chain.task.it.capabilities:
             found.add("env_steps")

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from gainstage import judging, state
+from gainstage import collecting, judging, state
 from gainstage.chain import Chain, Part, build_chain
 from gainstage.measure.budget import Meter
 from gainstage.ops.leaving import said, staying
@@ -19,8 +19,8 @@ from gainstage.recipe import Recipe, phase_recipe
 from gainstage.registry import RecipeError
 from gainstage.schedule import NeverEnds, Schedule
 from gainstage.spending import check_budget
-from gainstage.tracking.numbers import Log, describe, no_room
-from gainstage.types import Batch, Ctx, Problem, Request, Trajectory, Verdict
+from gainstage.tracking.numbers import Log
+from gainstage.types import Batch, Ctx, Problem, Trajectory, Verdict
 from gainstage.update.learner import NonFinite, optimise
 
 
@@ -57,7 +57,9 @@ class Trainer:
         trained = [role for chain in self.chains.values() for role in chain.trained]
         specs = {k: v for r in recipes for k, v in r.models.items()}
         with stream(recipe.seed, "models"):
-            self.models = Models(specs, used, trained, self.meter, device, recipe.seed)
+            self.models = Models(
+                specs, used, trained, self.meter, device, recipe.seed, list(self.chains.values())[-1].task.it
+            )
         self.iteration, self.empty = 0, 0
         self.entered: list[str] = []
         self.artifacts: dict[str, Any] = {}
@@ -91,6 +93,8 @@ class Trainer:
 
     def _epoch(self, name: str) -> float:
         chain = self.chains[name]
+        if chain.simulates:
+            raise RecipeError(f"phases.{name}: a simulator has no epochs; set iterations or a budget of env_steps")
         return len(chain.task.it.problems("train")) / chain.recipe.plan.groups
 
     def enter(self) -> None:
@@ -147,36 +151,12 @@ class Trainer:
         times = {"time/collect": collected - started, "time/learn": ended - collected}
         return {"iteration": float(self.iteration), **self.log.drain(), **self.meter.metrics(), **times}
 
-    def collect(self) -> Sequence[Trajectory]:
+    def collect(self) -> Sequence[Trajectory] | Batch:
         """Experience of one iteration, judged, filtered and put into the store."""
-        chain, ctx, plan = self.chain, self.ctx, self.chain.recipe.plan
-        fresh: list[Trajectory] = []
-        judged = roomless = 0
-        for _ in range(plan.refill):
-            left = plan.groups - len({t.group for t in fresh})
-            if left <= 0:
-                break
-            got = self._rollout(0, self._next(0, left))
-            self.meter.charge("answers", len(got))
-            self.meter.charge("problems", len({t.group for t in got}))
-            got = judging.judge(chain, got, ctx, self._call)
-            judged += len(got)
-            for part in chain:
-                if part.has("observe"):
-                    self._call(part, "observe", got, ctx)
-            roomless += sum(no_room(t) for t in got)
-            got = [t for t in got if not no_room(t)]
-            for part in chain.select:
-                if part.has("keep"):
-                    got = self._call(part, "keep", got, ctx)
-            fresh += got
-        self.log("dropped/no_room", roomless)
-        describe(fresh, self.log)
-        self.empty = 0 if fresh else self.empty + 1
-        if self.empty >= plan.max_empty:
-            raise RunError(f"{self.empty} iterations in a row left nothing to train on{_why_empty(judged, roomless)}")
-        self._call(chain.store, "add", fresh, ctx)
-        return fresh
+        try:
+            return collecting.collect(self)
+        except collecting.Barren as error:
+            raise RunError(str(error)) from error
 
     def learn(self) -> None:
         """Credit, then optimizer steps, on what the store hands out."""
@@ -205,6 +185,8 @@ class Trainer:
     def _update(self, minibatch: Batch) -> None:
         for part in self.chain.update:
             learner = part.it
+            if not part.has("loss"):
+                continue
             self.due[part.key] = self.due.get(part.key, 0) + 1
             if self.due[part.key] % learner.every:
                 continue
@@ -225,20 +207,6 @@ class Trainer:
         self.models.event("step")
 
     # -- pieces -------------------------------------------------------------------------------------------------------
-
-    def _next(self, index: int, n: int) -> list[Request]:
-        """The select onion: the first entry is outermost."""
-        parts = [part for part in self.chain.select if part.has("next")]
-        if index >= len(parts):
-            raise RecipeError("select: no entry picks problems; add for instance `shuffle: {samples: 8}`")
-        inner = (lambda m: self._next(index + 1, m)) if index + 1 < len(parts) else None
-        return self._call(parts[index], "next", n, self.ctx, inner)
-
-    def _rollout(self, index: int, requests: Sequence[Request], model: Any = None) -> list[Trajectory]:
-        """The rollout onion: the last entry is the engine."""
-        parts = self.chain.rollout
-        inner = (lambda asked, model=None: self._rollout(index + 1, asked, model)) if index + 1 < len(parts) else None
-        return self._call(parts[index], "collect", requests, self.ctx, inner, model)
 
     def _split(self, batch: Batch, plan: Any, number: int) -> Iterator[Batch]:
         """Epochs of shuffled minibatches; a draw from a replay or data set is one minibatch."""
@@ -307,17 +275,3 @@ class Trainer:
                 self.enter()
         state.restore(self, saved, weights)
         self.ctx = self._context(self.chain)
-
-
-def _why_empty(judged: int, roomless: int) -> str:
-    if not judged:
-        return (
-            ": no answer got a reward (the reward was None or not finite, or the rollout failed); "
-            "see failures/ and dropped/ in metrics.jsonl"
-        )
-    if roomless == judged:
-        return (
-            f": all {roomless} prompts of the last one fill the model's context and leave no room for an answer; load "
-            "a model with a larger context, or shorten the prompts (the task, or the rollout's template)"
-        )
-    return "; loosen the filters under select, raise plan.refill, or use an easier task"

@@ -68,13 +68,14 @@ class Models:
         specs: the recipe's `models`.
         used: roles that components declare; a copy brings its source along.
         trained: roles that a learner lists; their copies stay trainable.
+        task: whose spaces nets for control are made for.
     """
 
     def __init__(self, specs: Mapping[str, Any], used: Iterable[str], trained: Iterable[str] = (), meter: Any = None,
-                 device: torch.device | str = "cpu", seed: int = 0) -> None:  # fmt: skip
+                 device: torch.device | str = "cpu", seed: int = 0, task: Any = None) -> None:  # fmt: skip
         self.roles = {name: parse_role(name, spec) for name, spec in specs.items()}
         self.trained = {name.split(".")[0] for name in trained}
-        self.meter, self.device, self.seed = meter, torch.device(device), seed
+        self.meter, self.device, self.seed, self.task = meter, torch.device(device), seed, task
         self.handles: dict[str, Any] = {}
         self._open: list[str] = []
         for name in dict.fromkeys([*used, *self.trained]):
@@ -95,12 +96,22 @@ class Models:
         else:
             extra = {"of": source} if role.of else {}
             factory = build("net", role.make, {k: v for k, v in role.settings.items() if k != "of"}, f"models.{name}")
+            if getattr(factory, "fits_task", False):
+                extra["task"] = self._simulator(name)
             handle = factory.make(
                 role=name, meter=self.meter, device=self.device, trained=name in self.trained, **extra
             )
         self._open.pop()
         self.handles[name] = handle
         return handle
+
+    def _simulator(self, name: str) -> Any:
+        if self.task is None or not hasattr(self.task, "observation_space"):
+            raise RecipeError(
+                f"models.{name}: a net of this kind is made for a task that is stepped (task=cart_pole); "
+                f"{getattr(self.task, 'name', 'the task')} has no spaces"
+            )
+        return self.task
 
     def __getitem__(self, role: str) -> Any:
         try:
@@ -186,10 +197,11 @@ def load_weights(handle: Any, tensors: Mapping[str, torch.Tensor]) -> None:
 
 @torch.no_grad()
 def follow(copy: Any, source: Any, tau: float) -> None:
-    """Move a copy towards its source: `copy + tau * (source - copy)`; tau 1 copies bit for bit."""
+    """Move a copy towards its source: `copy + tau * (source - copy)`; tau 1, and buffers, bit for bit."""
     theirs = dict(source.module.state_dict())
+    facts = {name for name, _ in copy.module.named_buffers()}
     for key, value in copy.module.state_dict().items():
-        if tau == 1 or not value.is_floating_point():
+        if tau == 1 or key in facts or not value.is_floating_point():
             value.copy_(theirs[key])
         else:
             value.lerp_(theirs[key], tau)

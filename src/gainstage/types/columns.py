@@ -78,6 +78,11 @@ for _name in ("obs", "state", "avail", "x"):
     column(_name, "edge", dims="*")
 
 
+def declared_kind(name: str) -> str | None:
+    """The kind of a column, None where nobody declared it."""
+    return _COLUMNS[name].kind if name in _COLUMNS else None
+
+
 @dataclass
 class Batch:
     """Columns with one leading axis `B`, and what belongs to each row.
@@ -204,15 +209,22 @@ class Batch:
         return Batch(folded, problems, [i for i in self.info for _ in range(size)])
 
     def flatten(self) -> Batch:
-        """`[B, T] -> [N, 1]`, one row a decision; edge columns become `[N, 2, *]`. Only for Markov policies."""
+        """`[B, T] -> [N, 1]`, one row a decision; edge columns become `[N, 2, *]`. Only for Markov policies.
+
+        An edge column `x` whose row runs through the end of an episode has a step column `next_x` with what each
+        decision really led to; the second entry is taken from there.
+        """
         rows, steps = torch.nonzero(self["mask"], as_tuple=True)
         flat: dict[str, Tensor] = {}
         for name, value in self.columns.items():
             kind = declared(name).kind
+            if name.startswith("next_") and declared_kind(name.removeprefix("next_")) == "edge":
+                continue
             if kind == "step":
                 flat[name] = value[rows, steps].unsqueeze(1)
             elif kind == "edge":
-                flat[name] = torch.stack((value[rows, steps], value[rows, steps + 1]), 1)
+                after = self.columns[f"next_{name}"] if f"next_{name}" in self.columns else value[:, 1:]
+                flat[name] = torch.stack((value[rows, steps], after[rows, steps]), 1)
             else:
                 flat[name] = value[rows]
         order = rows.tolist()

@@ -111,7 +111,7 @@ class Gae:
 
     @property
     def writes(self) -> tuple[str, ...]:
-        return ("values", "advantages", "returns") if self.role else ("advantages", "returns")
+        return ("values", "next_values?", "advantages", "returns") if self.role else ("advantages", "returns")
 
     @property
     def uses(self) -> tuple[str, ...]:
@@ -121,7 +121,10 @@ class Gae:
     def estimate(self, batch: Batch, ctx: Any) -> dict[str, Tensor]:
         written: dict[str, Tensor] = {}
         if self.role and "values" not in batch:
-            values = ctx.models[self.role].evaluate(batch, want=("values",)).values
+            out = ctx.models[self.role].evaluate(batch, want=("values", "next_values"))
+            values = out.values
+            if "next_values" in out.extras and "next_values" not in batch:
+                written["next_values"] = out.extras["next_values"].detach()
             if values is None:
                 raise ValueError(
                     f"gae.role={self.role!r} has no value head: name a role that has one, or give this one a head"
@@ -130,7 +133,9 @@ class Gae:
         values = written.get("values", batch.columns.get("values"))
         if values is None:
             raise ValueError("gae: the rollout has recorded no values; name the role that estimates them in gae.role")
-        next_values, terminated, cut = (batch.columns.get(name) for name in ("next_values", "terminated", "cut"))
+        next_values, terminated, cut = (
+            written.get(name, batch.columns.get(name)) for name in ("next_values", "terminated", "cut")
+        )
         rewards, mask = batch.rewards_at("step"), batch["mask"]
         advantages, returns = gae(rewards, values, next_values, terminated, cut, self.gamma, self.lam, mask)
         return {**written, "advantages": advantages, "returns": returns}

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from gainstage.ops.masked import masked_var
 from gainstage.registry import RecipeError, component
-from gainstage.types import Batch, Ctx
+from gainstage.types import Batch, Ctx, PolicyOut
 from gainstage.update.learner import Learner, Stats
 from gainstage.update.objectives.policy.aggregation import Aggregation, token_weights
 
@@ -61,6 +62,28 @@ def explained_variance(values: Tensor, returns: Tensor, mask: Tensor) -> float:
     """`1 - Var(returns - values) / Var(returns)` over the mask: 1 = perfect; 0 = a constant, or returns don't vary."""
     spread = masked_var(returns, mask)
     return float(1 - masked_var(returns - values, mask) / spread) if spread > 0 else 0.0
+
+
+@component("objective", needs=("mask", "returns", "values?"), wants=("values",))
+def value_error(
+    out: PolicyOut,
+    mb: Batch,
+    *,
+    weight: Annotated[float, Field(ge=0)] = 0.5,
+    clip: Annotated[float, Field(gt=0)] | None = None,
+) -> tuple[Tensor, Stats]:
+    """`weight` times the squared error of a policy's own values, for nets that are actor and critic in one.
+
+    The error itself is `(V - R)^2`; `clip` bounds how far a value may move in one update, in units of the return.
+
+    Raises:
+        RecipeError: the policy gives no values.
+    """
+    if out.values is None:
+        raise RecipeError("objective value_error: the policy gives no values; use a net that does (actor_critic)")
+    mask = mb["mask"].bool()
+    terms = 2 * value_loss(out.values, mb["returns"], mask, mb.columns.get("values"), clip)
+    return weight * terms, {"value/loss": terms.detach(), "value/mean": out.values.detach()}
 
 
 @component("update", "value")

@@ -1,0 +1,85 @@
+"""Looking on at tasks that are stepped: episodes from held-out starts, played by a policy that does not learn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gainstage.measure.evaluate import Answer, EvalRecord
+from gainstage.ops.noise import mix
+from gainstage.types import Problem, Stop
+
+COPIES = 64
+"""Episodes that are played side by side, at most."""
+LONGEST = 100_000
+"""Steps after which an episode that nothing ends is given up."""
+
+
+def play(
+    task: Any, policy: Any, problems: Sequence[Problem], samples: int, *, explore: bool, seed: int = 0,
+    copies: int = COPIES, frames: Any = None,
+) -> list[EvalRecord]:  # fmt: skip
+    """`samples` episodes from each start; an answer is an episode, its reward the undiscounted return.
+
+    The policy's statistics do not move. Everybody who is asked with the same seed starts from the same states.
+
+    Args:
+        explore: draw actions as in training; false: the likeliest action.
+        copies: episodes at once.
+        frames: called with the environment after every step of the first wave, for films.
+    """
+    starts = [(place, sample) for place in range(len(problems)) for sample in range(samples)]
+    seeds = [mix(int(problems[place].meta["seed"]), "sample", sample) for place, sample in starts]
+    answers: list[Answer] = []
+    size = min(copies, len(seeds))
+    env = task.make(size, policy.device)
+    try:
+        for first in range(0, len(seeds), size):
+            wave = seeds[first : first + size]
+            spare = [mix(seed, "spare", copy) for copy in range(size - len(wave))]
+            answers += _wave(env, policy, [*wave, *spare], explore, frames if first == 0 else None)[: len(wave)]
+    finally:
+        env.close()
+    rows = [answers[first : first + samples] for first in range(0, len(answers), samples)]
+    return [EvalRecord(problem.id, tuple(row)) for problem, row in zip(problems, rows, strict=True)]
+
+
+def _wave(env: Any, policy: Any, seeds: Sequence[int], explore: bool, frames: Any) -> list[Answer]:
+    """One episode of every copy; a copy that is done is stepped on unheeded until all are."""
+    obs = env.reset(seeds)
+    size = len(seeds)
+    total, length = torch.zeros(size, dtype=torch.float64), torch.zeros(size, dtype=torch.int64)
+    running = torch.ones(size, dtype=torch.bool)
+    ended = torch.zeros(size, dtype=torch.bool)
+    success: Tensor | None = None
+    memory = policy.initial_state(size) if hasattr(policy, "initial_state") else None
+    for _ in range(LONGEST):
+        act = policy.act(obs, memory, explore=explore)
+        stepped = env.step(policy.to_env(act.action))
+        obs, memory = stepped.obs, act.state
+        total += torch.where(running, stepped.reward.cpu().double(), 0.0)
+        length += running
+        if "success" in stepped.info:
+            hit = stepped.info["success"].cpu().bool() & running
+            success = hit if success is None else success | hit
+        done = (stepped.terminated | stepped.truncated).cpu()
+        ended |= running & stepped.terminated.cpu()
+        running &= ~done
+        if frames is not None:
+            frames(env)
+        if not bool(running.any()):
+            break
+        if memory is not None and bool(done.any()):
+            memory = torch.where(done.to(memory.device).reshape(-1, *[1] * (memory.dim() - 1)), 0.0, memory)
+    return [
+        Answer(
+            float(total[copy]),
+            None if success is None else bool(success[copy]),
+            int(length[copy]),
+            Stop.TERMINATED if ended[copy] else Stop.TIME_LIMIT,
+        )
+        for copy in range(size)
+    ]

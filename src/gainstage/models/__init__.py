@@ -1,0 +1,1 @@
+"""Nets that are neither policy nor stage: what several rooms build on."""

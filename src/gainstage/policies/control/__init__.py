@@ -1,0 +1,1 @@
+"""Policies, critics and their parts for environments that are stepped."""

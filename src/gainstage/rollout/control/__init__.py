@@ -1,0 +1,1 @@
+"""How steps in environments come about."""

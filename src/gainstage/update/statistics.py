@@ -1,0 +1,55 @@
+"""Running statistics that move with experience: the only way in which a net's buffers change."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from gainstage.registry import RecipeError, component
+from gainstage.types import Batch, Ctx
+
+
+@component("update")
+@dataclass
+class ObservationStatistics:
+    """Lets the running mean and variance of observations follow what was seen, once an iteration, after learning.
+
+    So an iteration acts and learns with the same statistics, and the first ratio of every batch is 1. Evaluation never
+    moves them.
+
+    Args:
+        roles: nets made with `normalise: true`.
+        fit_at: `after_update`, or `before_update` for methods without ratios, which then learn with the newest.
+    """
+
+    roles: list[str] = field(default_factory=lambda: ["policy"])
+    fit_at: Literal["after_update", "before_update"] = "after_update"
+
+    needs = ("obs",)
+
+    def __post_init__(self) -> None:
+        self.uses = tuple(self.roles)
+
+    def start(self, ctx: Ctx) -> None:
+        for role in self.roles:
+            self._statistics(ctx, role)
+
+    def fit(self, ctx: Ctx) -> None:
+        fresh: Any = ctx.fresh
+        if not isinstance(fresh, Batch):
+            return
+        seen = fresh["obs"][:, :-1].flatten(0, 1)
+        for role in self.roles:
+            for statistics in self._statistics(ctx, role):
+                statistics.update(seen)
+
+    def _statistics(self, ctx: Ctx, role: str) -> Sequence[Any]:
+        """Each set once, also where two trunks share it."""
+        found = {id(m): m for m in ctx.models[role].module.modules() if type(m).__name__ == "ObservationNormalizer"}
+        if not found:
+            raise RecipeError(
+                f"update.observation_statistics: role {role!r} keeps no statistics; "
+                f"set models.{role}.normalise=true, or remove the entry"
+            )
+        return list(found.values())
