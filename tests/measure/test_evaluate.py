@@ -137,7 +137,11 @@ def test_answerable_and_unanswerable_problems_are_told_apart():
     ]
     out = summarize(records)
     assert out["abstention/unanswerable"] == 0.5 and out["pass@1/answerable"] == 0.5 and out["pass@1"] == 0.25
-    assert "abstention/unanswerable" not in summarize(records[:1])
+    assert out["abstention"] == 0.25 and out["abstention/answerable"] == 0
+    timid = [EvalRecord("a", (*named(None, abstained=True), *named("7", abstained=False))), records[1]]
+    out = summarize(timid)
+    assert out["abstention/answerable"] == out["abstention/unanswerable"] == out["pass@1/answerable"] == 0.5
+    assert not {"abstention/unanswerable", "abstention/answerable"} & set(summarize(records[:1]))
     assert [EvalRecord.from_dict(r.to_dict()) for r in records] == records
 
 

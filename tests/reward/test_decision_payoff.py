@@ -10,8 +10,10 @@ from gainstage.chain import build_chain, build_task
 from gainstage.evaluation import look
 from gainstage.measure.evaluate import summarize
 from gainstage.policies.snapshots import Models
-from gainstage.recipe import check, load
+from gainstage.recipe import check, load, phase_recipe
+from gainstage.registry import RecipeError
 from gainstage.reward.terms.decision_payoff import DecisionPayoff, Payoffs, break_even, decision_payoff
+from gainstage.store.dataset import Dataset
 from gainstage.trainer import Trainer
 from gainstage.types import Problem, Verdict
 
@@ -80,6 +82,52 @@ def test_unanswerable_problems_hide_a_digit_and_want_to_be_declined():
     assert chosen == "?" and not task.abstains(rejected) and len(rejected) <= task.max_new
     assert task.abstains("?") and task.abstains("12=?") and not task.abstains("12=21")
     assert build_task("arithmetic").it.abstains("?") is None
+
+
+def test_noisy_demonstrations_decline_the_wrong_problems_too():
+    task = build_task({"arithmetic": {"abstain": "?", "unanswerable": 0.4}}).it
+    problems = [task.problems("train")[i] for i in range(1500)]
+
+    def declined(noise, answerable):
+        mine = [p for p in problems if p.meta.get("answerable", True) == answerable]
+        return sum(task.abstains(task.demonstrate(p, random.Random(i), noise)) for i, p in enumerate(mine)) / len(mine)
+
+    assert declined(0.0, True) == 0 and declined(0.0, False) == 1
+    assert declined(0.2, True) == pytest.approx(0.2, abs=0.04) and declined(0.2, False) == pytest.approx(0.8, abs=0.05)
+    assert declined(1.0, True) == 1 and declined(1.0, False) == 0
+    plain = build_task("arithmetic").it
+    assert not any("?" in plain.demonstrate(plain.problems("train")[i], random.Random(i), 1.0) for i in range(50))
+
+
+def shown(settings):
+    """The answers that a data set of demonstrations shows, by whether the problem has an answer."""
+    task = build_task({"arithmetic": {"abstain": "?", "unanswerable": 0.3}}).it
+    store = Dataset(rows=200, **settings)
+    store.start(SimpleNamespace(task=task, seed=0))
+    return [(problem.meta.get("answerable", True), *answers) for problem, answers in store.examples]
+
+
+def test_a_data_set_shows_demonstrations_as_noisy_as_asked():
+    clean, noisy = shown({}), shown({"noise": 0.2})
+    assert all((text == "?") == (not answerable) for answerable, text in clean)
+    assert [a for a, _ in clean] == [a for a, _ in noisy] and noisy == shown({"noise": 0.2})
+    wrong = sum((text == "?") == answerable for answerable, text in noisy) / len(noisy)
+    assert wrong == pytest.approx(0.2, abs=0.07)
+    with pytest.raises(RecipeError, match="noise must lie"):
+        Dataset(noise=1.5)
+    with pytest.raises(RecipeError, match="source: demonstrations"):
+        Dataset("preferences", noise=0.1)
+
+
+def test_the_recipe_begins_with_a_model_that_declines_without_much_care():
+    """After the demonstrations both rewards have something to change: rightly, wrongly, and what is right at all."""
+    trainer = Trainer(load("grpo_abstention", ["phases.reinforce=null", "evaluate.problems=1", "evaluate.samples=1"]))
+    trainer.run()
+    asked = [trainer.chain.task.it.problems("validation")[i] for i in range(96)]
+    chain = build_chain(phase_recipe(load("grpo_abstention"), 1))
+    numbers = summarize(look(chain, trainer.models, asked, 4, seed=0))
+    assert 0.5 < numbers["abstention/unanswerable"] < 0.9 and 0.03 < numbers["abstention/answerable"] < 0.3
+    assert 0.2 < numbers["pass@1/answerable"] < 0.6
 
 
 def test_without_the_settings_the_problems_stay_what_they_were():

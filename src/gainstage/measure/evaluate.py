@@ -205,9 +205,11 @@ def _abstention(records: Sequence[EvalRecord]) -> dict[str, float]:
     if attempted:
         out["hallucination"] = float(np.mean([not a.correct for a in attempted]))
     hopeless = [bool(a.abstained) for answerable, a in marked if not answerable]
+    needless = [bool(a.abstained) for answerable, a in marked if answerable]
     possible = [bool(a.correct) for answerable, a in marked if answerable and a.correct is not None]
     if hopeless and possible:
         out["abstention/unanswerable"] = float(np.mean(hopeless))
+        out["abstention/answerable"] = float(np.mean(needless))
         out["pass@1/answerable"] = float(np.mean(possible))
     return out
 

@@ -124,17 +124,30 @@ _KNOWN = (
         "share of answers to unanswerable problems that decline",
         True,
     ),
+    Metric(
+        "abstention/answerable",
+        "abstained wrongly",
+        "",
+        "share of answers to answerable problems that decline",
+        True,
+        less=True,
+    ),
     Metric("pass@1/answerable", "pass@1, answerable", "", "share of right answers to problems that have one", True),
     Metric("confidence/mean", "confidence", "", "mean confidence that the policy states", True),
 )
 _BY_NAME = {metric.name: metric for metric in _KNOWN}
 
 TAX = ("greedy", "length/mean", "length/truncated", "entropy/mean", "diversity", "kl/start", "kl/ref", "abstention",
-       "abstention/unanswerable", "hallucination", "ece")  # fmt: skip
+       "abstention/unanswerable", "abstention/answerable", "pass@1/answerable", "hallucination", "ece")  # fmt: skip
 """Side effects that stand beside every gain, and so does pass@k for the largest k and every retained task."""
 RETAINED = "retained/"
 """In front of a task that is looked at before and after training on another one: `retained/{task}` is its pass@1 at
 the end, `retained/{task}/change` its change since the start."""
+
+
+def known_names() -> list[str]:
+    """Names that are known beforehand, without pass@k."""
+    return list(_BY_NAME)
 
 
 def describe(name: str) -> Metric:

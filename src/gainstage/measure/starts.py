@@ -9,7 +9,7 @@ from gainstage.measure.metrics import describe
 from gainstage.measure.runs import ANY_TASK, Arm, RunRecord, read
 
 PLAIN_MEANS = ("greedy", "length/mean", "length/truncated", "entropy/mean", "kl/start", "abstention",
-               "abstention/unanswerable", "hallucination")  # fmt: skip
+               "abstention/unanswerable", "abstention/answerable", "pass@1/answerable", "hallucination")  # fmt: skip
 """Side effects whose value does not depend on the number of answers, which a first look may have fewer of."""
 Row = Callable[[RunRecord], Mapping[str, float]]
 SHARE = 1 / 3

@@ -28,6 +28,8 @@ class Dataset:
     """Name of the artifact, with rows of `prompt` and `completion`."""
     rows: int = 4096
     """Rows (or pairs) that are kept; the first of the split."""
+    noise: float = 0.0
+    """Chance that a step of a demonstration goes wrong, in [0, 1]; generated tasks only, a data set's are as they are."""
     role: str = "policy"
     """Role whose tokenizer encodes the text."""
 
@@ -38,6 +40,10 @@ class Dataset:
     writes = ("tokens", "author", "turn", "mask")
 
     def __post_init__(self) -> None:
+        if not 0 <= self.noise <= 1:
+            raise RecipeError(f"store.dataset.noise must lie in [0, 1], got {self.noise}")
+        if self.noise and self.source != "demonstrations":
+            raise RecipeError(f"store.dataset.noise is for source: demonstrations, not {self.source}; leave it out")
         self.requires = () if self.source == "artifact" else (self.source,)
         self.uses = (self.role,)
         self.examples: list[tuple[Problem, tuple[str, ...]]] = []
@@ -63,7 +69,8 @@ class Dataset:
             problem = problems[index]
             rng = random.Random(mix("demonstrate", ctx.seed, index))
             if self.source == "demonstrations":
-                yield problem, (ctx.task.demonstrate(problem, rng),)
+                noisy = {"noise": self.noise} if self.noise else {}
+                yield problem, (ctx.task.demonstrate(problem, rng, **noisy),)
             else:
                 yield problem, tuple(ctx.task.preferences(problem, rng))
 

@@ -103,9 +103,10 @@ class Arithmetic(GeneratedTask):
         """The worked digits. A carry or borrow is forgotten with probability `noise`, a digit misread with an eighth.
 
         Forgetting is what makes the error systematic: above one half, the likeliest answer is the wrong procedure.
-        A problem without answer is declined, with probability `noise` attempted.
+        Where the task offers a way to decline, problems without answer are declined and the others attempted; with
+        probability `noise` it is the other way round.
         """
-        if not problem.meta.get("answerable", True) and rng.random() >= noise:
+        if self.abstain and problem.meta.get("answerable", True) == (rng.random() < noise):
             return self.abstain
         return self._worked(problem, rng, noise)
 
