@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
-from gainstage.ops.noise import mix, uniform
+from gainstage.ops.noise import mix, uniform32
 from gainstage.types.records import Problem
 from gainstage.types.simulation import BatchedEnv, Stepped
-from gainstage.types.spaces import Space
+from gainstage.types.spaces import Space, contains, describe_space
 
 State = dict[str, Tensor]
 """Everything that makes up the situation of the copies: tensors `"B *"` by name."""
@@ -40,13 +40,19 @@ class TorchEnv(ABC):
         self.counter = torch.zeros(size, dtype=torch.int64, device=self.device)
         self.elapsed = torch.zeros(size, dtype=torch.int64, device=self.device)
         self.state: State = {}
-        self._drawing = torch.ones(size, dtype=torch.bool, device=self.device)
+        self._some: Tensor | None = None
+        self._drawing: Tensor | None = None
+        self._unchecked = True
 
-    # -- to be written by an environment --------------------------------------------------------------------------------
+    # -- to be written by an environment ------------------------------------------------------------------------------
 
     @abstractmethod
     def start(self) -> State:
-        """First states of all copies, with `draw` as the only source of chance. Those that are not needed are dropped."""
+        """First states `"S *"` of the copies that start, with `draw` as the only source of chance.
+
+        Their number is that of the rows of what is drawn (`starting` says it without a draw): all copies at a reset,
+        later those whose episode ended. On an accelerator always all, and what is not needed is dropped.
+        """
 
     @abstractmethod
     def advance(self, state: State, action: Tensor) -> tuple[State, Tensor, Tensor, dict[str, Tensor]]:
@@ -56,7 +62,7 @@ class TorchEnv(ABC):
     def observe(self, state: State) -> Tensor:
         """What the policy sees, `"B *"`."""
 
-    # -- the protocol ---------------------------------------------------------------------------------------------------
+    # -- the protocol -------------------------------------------------------------------------------------------------
 
     def reset(self, seeds: Sequence[int]) -> Tensor:
         """Start every copy anew with its own seed.
@@ -69,36 +75,82 @@ class TorchEnv(ABC):
         self.keys = torch.tensor([mix("copy", int(seed)) for seed in seeds], device=self.device)
         self.counter = torch.zeros_like(self.keys)
         self.elapsed = torch.zeros_like(self.keys)
-        self._drawing = torch.ones(self.size, dtype=torch.bool, device=self.device)
+        self._unchecked = True
         self.state = self.start()
         return self.observe(self.state)
 
     def step(self, action: Tensor) -> Stepped:
+        """Move all copies by one action each. What comes back may share memory with the state: not to be written to.
+
+        Raises:
+            ValueError: the actions have not the space's shape; at the first step also if they lie outside of it.
+        """
+        self._check(action)
         state, reward, terminated, info = self.advance(self.state, action)
         self.elapsed = self.elapsed + 1
         truncated = torch.zeros_like(terminated) if self.max_steps is None else self.elapsed >= self.max_steps
-        after = self.observe(state)
+        obs = after = self.observe(state)
         done = terminated | truncated
-        obs = after
-        if self.device.type != "cpu" or bool(done.any()):
-            state, obs = self._restart(state, after, done)
+        if self.device.type != "cpu":
+            state, obs = self._restart_masked(state, after, done)
+        elif len(ended := done.nonzero().squeeze(1)):
+            state, obs = self._restart_some(state, after, ended)
         self.state = state
         return Stepped(obs, reward.to(torch.float32), terminated, truncated, after, info)
 
-    def _restart(self, state: State, after: Tensor, done: Tensor) -> tuple[State, Tensor]:
-        """Fresh states where an episode ended; only those copies' streams move on."""
+    def _restart_some(self, state: State, after: Tensor, ended: Tensor) -> tuple[State, Tensor]:
+        """Fresh states of the copies `ended`; nothing is computed for the others."""
+        self._some = ended
+        fresh = self.start()
+        self._some = None
+        self.elapsed = self.elapsed.index_fill(0, ended, 0)
+        new = {name: value.clone().index_copy_(0, ended, fresh[name]) for name, value in state.items()}
+        for name, value in state.items():
+            if value is after:  # the state is what is seen
+                return new, new[name]
+        return new, after.clone().index_copy_(0, ended, self.observe(fresh))
+
+    def _restart_masked(self, state: State, after: Tensor, done: Tensor) -> tuple[State, Tensor]:
+        """The same without waiting for the device to tell which ended: all start, and a mask chooses."""
         self._drawing = done
         fresh = self.start()
-        self._drawing = torch.ones_like(done)
+        self._drawing = None
         self.elapsed = torch.where(done, 0, self.elapsed)
         state = {name: torch.where(_like(done, value), fresh[name], value) for name, value in state.items()}
         return state, torch.where(_like(done, after), self.observe(state), after)
 
+    @property
+    def starting(self) -> int:
+        """Rows that `start` makes now."""
+        return self.size if self._some is None else len(self._some)
+
     def draw(self, count: int) -> Tensor:
-        """`Float32 "B count"` in (0, 1), each copy from its own stream."""
-        places = self.counter.unsqueeze(1) + torch.arange(count, device=self.device)
-        self.counter = self.counter + count * self._drawing
-        return uniform(self.keys.unsqueeze(1), places).to(torch.float32)
+        """`Float32 "S count"` in (0, 1), each copy from its own stream; S is `starting`."""
+        keys, counter = self.keys, self.counter
+        if self._some is not None:
+            keys, counter = keys.index_select(0, self._some), counter.index_select(0, self._some)
+            self.counter = self.counter.index_copy(0, self._some, counter + count)
+        else:
+            self.counter = counter + (count if self._drawing is None else count * self._drawing)
+        return uniform32(keys, counter, count)
+
+    def pick(self, count: int, among: int) -> Tensor:
+        """`Int64 "S count"`, each of 0 .. among-1 equally likely."""
+        return (self.draw(count) * among).long()
+
+    def _check(self, action: Tensor) -> None:
+        shape = (self.size, *self.action_space.shape)
+        if action.shape != shape:
+            raise ValueError(
+                f"step: actions of shape {tuple(action.shape)} do not fit {self.size} copies that take "
+                f"{describe_space(self.action_space)}; expected shape {shape}"
+            )
+        if self._unchecked and self.action_space.dtype == torch.int64 and not contains(self.action_space, action):
+            raise ValueError(
+                f"step: actions outside of {describe_space(self.action_space)}: {action.dtype}, "
+                f"{action.min().item()} to {action.max().item()}"
+            )
+        self._unchecked = False
 
     def set_state(self, state: Mapping[str, Tensor]) -> Tensor:
         """Put all copies into given states (those named; others stay); what they look like now.
@@ -114,6 +166,7 @@ class TorchEnv(ABC):
         return self.observe(self.state)
 
     def state_dict(self) -> dict[str, Any]:
+        """All that is needed to go on bit for bit. Nothing in it is changed by later steps."""
         return {"keys": self.keys, "counter": self.counter, "elapsed": self.elapsed, "state": dict(self.state)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -124,8 +177,13 @@ class TorchEnv(ABC):
         """What the copies show now."""
         return self.observe(self.state)
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027
         """Nothing is held."""
+
+
+def columns(*values: Tensor) -> Tensor:
+    """Numbers `"B"` side by side, `"B K"`; each column lies in one piece in memory, which makes steps fast."""
+    return torch.stack(values).T
 
 
 def _like(flags: Tensor, value: Tensor) -> Tensor:
@@ -152,9 +210,8 @@ class Starts(Sequence[Problem]):
         if not -len(self) <= index < len(self):
             raise IndexError(index)
         index %= len(self)
-        return Problem(
-            f"{self.name}/{self.split}/{index}", "", meta={"seed": mix(self.name, self.split, index) % 2**31}
-        )
+        seed = mix(self.name, self.split, index) % 2**31
+        return Problem(f"{self.name}/{self.split}/{index}", f"start {seed}", meta={"seed": seed})
 
 
 class Simulation:
@@ -174,3 +231,20 @@ class Simulation:
     def problems(self, split: str) -> Sequence[Problem]:
         """Starts of episodes of a split."""
         return Starts(self.name, split)
+
+
+T = TypeVar("T", bound=Simulation)
+
+
+class TaskEnv(TorchEnv, Generic[T]):
+    """A torch environment whose spaces, step limit and settings are those of its task.
+
+    Args:
+        task: its settings.
+        size, device: as `TorchEnv` has them.
+    """
+
+    def __init__(self, task: T, size: int, device: torch.device | str = "cpu") -> None:
+        super().__init__(size, device, task.max_steps)
+        self.task = task
+        self.observation_space, self.action_space = task.observation_space, task.action_space
