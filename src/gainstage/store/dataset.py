@@ -29,7 +29,7 @@ class Dataset:
     rows: int = 4096
     """Rows (or pairs) that are kept; the first of the split."""
     noise: float = 0.0
-    """Chance that a step of a demonstration goes wrong, in [0, 1]; generated tasks only, a data set's are as they are."""
+    """Chance that a step of a generated task's demonstration goes wrong, in [0, 1]; data sets stay as they are."""
     role: str = "policy"
     """Role whose tokenizer encodes the text."""
 
