@@ -15,6 +15,8 @@ OWN = {
     "mountain_car": {"max_steps": 17},
     "mountain_car_continuous": {"max_steps": 17},
     "acrobot": {"max_steps": 11},
+    "bit_flip": {"bits": 4},
+    "reach": {"max_steps": 9},
 }
 """Each world with settings under which 60 random steps see ends of episodes."""
 
