@@ -97,7 +97,7 @@ def test_an_open_gate_changes_nothing() -> None:
 def test_recipes_of_the_catalogue_are_looked_at_alike() -> None:
     """DAPO's room for answers that it punishes is training's; without a rollout the same question is asked."""
     base = manifest("grpo")
-    for name in ("dapo", "ppo", "sft"):
+    for name in ("dapo", "ppo_lm", "sft"):
         assert difference(base, manifest(name)) == [], name
     assert base.max_new == 12 and base.template.startswith("chat:") and base.verifier.startswith("arithmetic ")
 

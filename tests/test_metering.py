@@ -85,7 +85,7 @@ def test_tokens_and_steps_add_up(name: str, counted) -> None:
     assert spent["flops"] > 0 and spent["seconds"] > 0
 
 
-@pytest.mark.parametrize("name", ["grpo", "ppo", "opd", "dpo"])
+@pytest.mark.parametrize("name", ["grpo", "ppo_lm", "opd", "dpo"])
 def test_every_cost_is_booked_to_the_component_that_caused_it(name: str) -> None:
     trainer = Trainer(tiny(name))
     trainer.run()
@@ -96,7 +96,7 @@ def test_every_cost_is_booked_to_the_component_that_caused_it(name: str) -> None
     wanted = {
         "grpo": {"rollout.generate": "generated_tokens", "reward.task_verdict": "verifier_calls",
                  "credit.reference_logprobs": "scored_tokens", "update.policy": "trained_tokens"},
-        "ppo": {"reward.token_kl": "scored_tokens", "credit.gae": "scored_tokens", "update.value": "trained_tokens"},
+        "ppo_lm": {"reward.token_kl": "scored_tokens", "credit.gae": "scored_tokens", "update.value": "trained_tokens"},
         "opd": {"credit.reference_logprobs": "scored_tokens", "rollout.generate": "generated_tokens"},
         "dpo": {"store.dataset": "labels", "credit.reference_logprobs": "scored_tokens"},
     }[name]  # fmt: skip

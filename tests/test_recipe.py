@@ -104,7 +104,7 @@ def test_null_removes_an_entry_or_a_phase() -> None:
 def test_a_role_made_in_another_way_forgets_how_it_was_made(tmp_path: Path) -> None:
     assert load("opd", ["models.teacher.load=smollm2"]).models["teacher"] == {"load": "smollm2"}
     assert load("grpo", ["models.reference.on=round"]).models["reference"] == {"of": "policy", "on": "round"}
-    assert load("ppo", ["models.value.of=reference"]).models["value"] == {"net": "value_head", "of": "reference"}
+    assert load("ppo_lm", ["models.value.of=reference"]).models["value"] == {"net": "value_head", "of": "reference"}
     (tmp_path / "x.yaml").write_text("extends: grpo\nmodels: {reference: {load: micro}, policy: {lora: true}}\n")
     models = load(tmp_path / "x.yaml").models
     assert models == {"policy": {"load": "micro", "lora": True}, "reference": {"load": "micro"}}

@@ -21,7 +21,7 @@ def spends_what_it_likes(batch):
     return {"advantage": batch["reward"]}
 
 
-@pytest.mark.parametrize("name", ["grpo", "ppo", "sft", "dpo", "opd", "remax", "grpo_rooms"])
+@pytest.mark.parametrize("name", ["grpo", "ppo_lm", "sft", "dpo", "opd", "remax", "grpo_rooms"])
 def test_a_run_is_charged_on_no_axis_but_those_foretold(name: str) -> None:
     small = [*TINY, "iterations=1"]
     recipe = load(name, small)

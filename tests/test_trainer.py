@@ -31,7 +31,7 @@ def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
 
 
-@pytest.mark.parametrize("name", ["grpo", "ppo", "vade", "opd", "sft", "bnpo"])
+@pytest.mark.parametrize("name", ["grpo", "ppo_lm", "vade", "opd", "sft", "bnpo"])
 def test_resume_from_a_boundary_is_bit_equal(name: str, tmp_path) -> None:
     """A run cut after each iteration and loaded from disk ends with the same bits."""
     phases = {"opd"}
@@ -369,7 +369,7 @@ def test_group_of_one_is_refused_by_name() -> None:
         ("grpo", "select=[group_filter]", "no entry picks problems"),
         ("grpo", "iterations=null", "never ends"),
         ("opd", "phases=[]", "neither samples nor trains"),
-        ("ppo", "credit=[reference_logprobs, group_relative, broadcast]", "update.value reads the column 'returns'"),
+        ("ppo_lm", "credit=[reference_logprobs, group_relative, broadcast]", "update.value reads the column 'returns'"),
         ("grpo", "update.policy.needs=[tokens]", "no setting 'needs'"),
         ("grpo", "update.policy.every=0", "every"),
         ("grpo", "update.policy.lr=.inf", "lr"),

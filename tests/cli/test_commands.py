@@ -41,7 +41,7 @@ def test_methods_lists_the_catalogue() -> None:
     assert "vade" in gs("methods", "--tag", "sampler")
 
 
-@pytest.mark.parametrize("name", ["grpo", "ppo", "opd", "dpo"])
+@pytest.mark.parametrize("name", ["grpo", "ppo_lm", "opd", "dpo"])
 def test_show_and_flat(name: str) -> None:
     assert "reads" in gs("show", name)
     flat = gs("show", name, "--flat")
