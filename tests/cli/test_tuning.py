@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gainstage.cli import tuning
-from gainstage.cli.arms import plan_runs
+from gainstage.cli.arms import Setup, plan_runs
 from gainstage.cli.main import app
 from gainstage.cli.side_by_side import Job, _one_run, is_done
 from gainstage.cli.tuning import SEED, Wish, dimensions, learning_rates, parse_wish, tune_arms
@@ -49,7 +49,7 @@ def test_mistakes_are_named(text: str, says: str) -> None:
 
 
 def test_the_policys_learning_rate_is_searched_around_the_recipes_value() -> None:
-    for name, key in (("grpo", "update.policy.lr"), ("ppo", "update.policy.lr"), ("dpo", "update.preference.lr"),
+    for name, key in (("grpo", "update.policy.lr"), ("ppo_lm", "update.policy.lr"), ("dpo", "update.preference.lr"),
                       ("opd", "phases.distil.update.policy.lr")):  # fmt: skip
         recipe = load(name)
         assert learning_rates(recipe) == [key]
@@ -157,11 +157,11 @@ def test_one_held_out_split_is_not_tuned_on(tmp_path: Path) -> None:
     (tmp_path / "data.jsonl").write_text("".join(f'{{"prompt": "{a}+1=", "answer": "{a + 1}"}}\n' for a in range(40)))
     shared = [f"task=jsonl:{tmp_path}/data.jsonl", "budget.generated_tokens=9", "rollout.generate.max_new=8"]
     with pytest.raises(RecipeError, match="by=reward"):
-        tune_arms(["grpo", "rgra"], "trials=2", shared, tmp_path, [], 1, 1, "pass@1")
+        tune_arms(Setup(["grpo", "rgra"], shared, tmp_path, [], 1), "trials=2", 1, "pass@1")
 
 
 def test_a_key_of_no_arm_is_named_before_the_first_run(tmp_path: Path) -> None:
     pytest.importorskip("optuna", reason="needs the extra: tune")
     with pytest.raises(RecipeError, match=r"no arm has the key 'plan\.grups'"):
         shared = ["budget.generated_tokens=9"]
-        tune_arms(["grpo", "rgra"], "trials=2,keys=plan.groups,plan.grups", shared, tmp_path, [], 1, 1, "pass@1")
+        tune_arms(Setup(["grpo", "rgra"], shared, tmp_path, [], 1), "trials=2,keys=plan.groups,plan.grups", 1, "pass@1")

@@ -189,6 +189,17 @@ def test_unequal_spending_is_read_off_the_curves(make_run):
     assert report.verdict != outcome.GAIN and any("unequally" in w for w in report.warnings)
 
 
+def test_a_number_of_training_alone_is_compared_at_equal_spend(make_runs):
+    runs = make_runs({"grpo": 0.5, "better": 0.8}, seeds=range(4))
+    for run in runs:
+        run.curve = [{**row, "own/number": float(run.arm == "better") * (1 + 0.01 * run.seed)} for row in run.curve]
+    report = compare(runs, "own/number")
+    assert report.basis.startswith("learning curves at") and report.comparisons[0].difference.value == pytest.approx(
+        1.015
+    )
+    assert report.comparisons[0].verdict == outcome.GAIN
+
+
 def test_unequal_spending_without_curves_is_not_comparable():
     runs = plain_runs({"a": by_seed([0.1, 0.2, 0.3]), "b": by_seed([0.5, 0.6, 0.8])})
     for run in runs[3:]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +11,23 @@ from typing import TYPE_CHECKING
 from gainstage.cli.side_by_side import Job
 
 if TYPE_CHECKING:
+    from gainstage.chain import Chain
     from gainstage.measure.compare import Report
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What all runs of a comparison have in common; attributes as the arguments of `plan_runs`."""
+
+    arms: Sequence[str]
+    shared: Sequence[str]
+    home: Path
+    plugins: Sequence[Path]
+    threads: int
+
+    def plan(self, seeds: Iterable[int], *more: str) -> list[Job]:
+        """The runs of these seeds, with more changes for every arm."""
+        return plan_runs(self.arms, seeds, [*self.shared, *more], self.home, self.plugins, self.threads)
 
 
 def plan_runs(
@@ -27,8 +43,6 @@ def plan_runs(
     Raises:
         RecipeError: fewer than two arms, arms that cannot be told apart, or a recipe that does not hold together.
     """
-    from gainstage.chain import build_chain
-    from gainstage.recipe import load, phase_recipe
     from gainstage.registry import RecipeError
     from gainstage.spending import all_axes, example, offer
 
@@ -47,9 +61,8 @@ def plan_runs(
                 f"compare: the arms {twin!r} and {arm!r} would both be written to {job.folder}; "
                 "rename one of the files, or spell the changes differently"
             )
-        recipe = load(job.recipe, [*job.overrides, "seed=0"])
-        chains = [build_chain(phase_recipe(recipe, index)) for index in range(len(recipe.phases) or 1)]
-        spent[job.arm], limits[job.arm] = all_axes(chains), recipe.budget
+        chains = chains_of(job)
+        spent[job.arm], limits[job.arm] = all_axes(chains), chains[0].recipe.budget
     for arm, axes in spent.items():
         if limits[arm] and not axes.intersection(limits[arm]):
             common = set.intersection(*spent.values())
@@ -60,14 +73,21 @@ def plan_runs(
     return plan
 
 
-def plan_of_looks(job: Job) -> str:
-    """What looking at held-out problems costs a run beside training."""
+def chains_of(job: Job) -> list[Chain]:
+    """The components of every phase of a run."""
     from gainstage.chain import build_chain
-    from gainstage.cli.train import cost_of_looking
     from gainstage.recipe import load, phase_recipe
 
     recipe = load(job.recipe, [*job.overrides, "seed=0"])
-    return cost_of_looking(recipe, build_chain(phase_recipe(recipe, max(len(recipe.phases) - 1, 0))))
+    return [build_chain(phase_recipe(recipe, index)) for index in range(len(recipe.phases) or 1)]
+
+
+def plan_of_looks(job: Job) -> str:
+    """What looking at held-out problems costs a run beside training."""
+    from gainstage.cli.train import cost_of_looking
+    from gainstage.recipe import load
+
+    return cost_of_looking(load(job.recipe, [*job.overrides, "seed=0"]), chains_of(job)[-1])
 
 
 def home_name(arms: Sequence[str]) -> str:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gainstage.cli.arms import home_name, plan_of_looks, plan_runs, write_report
+from gainstage.cli.arms import Setup, home_name, plan_of_looks, write_report
 from gainstage.cli.common import AsJson, Plugins, PolicyName, TaskName, changes, people_errors, prepare
+from gainstage.cli.metric_names import check_metric
 from gainstage.cli.power import finished_pairs, plans_of, print_plans
 from gainstage.cli.rounds import seeds_a_round, until_decided
 from gainstage.cli.side_by_side import Job, run_all
@@ -116,35 +117,23 @@ def compare(
       gainstage compare grpo dapo --until-decided --max-seeds 20
     """
     prepare(None, plugin)
-    from gainstage.measure.budget import check_axis
-    from gainstage.measure.planning import check_effect, plan_seeds
-    from gainstage.measure.printing import print_table
-    from gainstage.registry import RecipeError
+    from gainstage.measure.planning import plan_seeds
 
-    if seeds < 1:
-        raise RecipeError(f"--seeds must be at least 1, got {seeds}")
-    if jobs < 0:
-        raise RecipeError(f"--jobs must be at least 1 (0 = one a core), got {jobs}")
-    if sd is not None and not power:
-        raise RecipeError("--sd belongs to --power")
-    check_effect(effect, metric)
-    if axis is not None:
-        check_axis(axis)
     chosen = arms or DEFAULT
-    home = Path(name) if name and "/" in name else runs / (name or home_name(chosen))
-    shared = changes(list(common or []), task, policy, None, budget or DEFAULT_BUDGET)
-    cores = multiprocessing.cpu_count()
-    jobs = jobs or cores
-    threads = max(cores // jobs, 1)
-    if power and sd is not None:
+    _check(seeds, jobs, sd, power, effect, metric, axis)
+    if sd is not None:
         print_plans([plan_seeds(sd, effect=effect, comparisons=max(len(chosen) - 1, 1), metric=metric)], as_json)
         return
-    first = plan_runs(chosen, range(1), shared, home, plugin or [], threads)  # every mistake is said before a run
-    print(f"each run of {first[0].arm}:\n{plan_of_looks(first[0])}", file=sys.stderr)
-    tuning = None if tune is None else tune_arms(chosen, tune, shared, home, plugin or [], threads, jobs, metric)
+    cores = multiprocessing.cpu_count()
+    jobs = jobs or cores
+    home = Path(name) if name and "/" in name else runs / (name or home_name(chosen))
+    shared = changes(list(common or []), task, policy, None, budget or DEFAULT_BUDGET)
+    setup = Setup(chosen, shared, home, plugin or [], max(cores // jobs, 1))
+    _announce(setup.plan(range(1)), metric)  # every mistake is said before a run
+    tuning = None if tune is None else tune_arms(setup, tune, jobs, metric)
 
     def plan_of(those: range) -> list[Job]:
-        plan = plan_runs(chosen, those, shared, home, plugin or [], threads)
+        plan = setup.plan(those)
         return tuning.applied(plan) if tuning else plan
 
     def run(plan: list[Job]) -> None:
@@ -165,10 +154,47 @@ def compare(
     else:
         run(plan := plan_of(range(seeds)))
         report = measure(plan)
+    _show(report, home, as_json, show)
+
+
+def _check(
+    seeds: int, jobs: int, sd: float | None, power: bool, effect: float | None, metric: str, axis: str | None
+) -> None:
+    """Raises RecipeError or ValueError: an option that makes no sense, whatever the arms are."""
+    from gainstage.measure.budget import check_axis
+    from gainstage.measure.planning import check_effect
+    from gainstage.registry import RecipeError
+
+    if seeds < 1:
+        raise RecipeError(f"--seeds must be at least 1, got {seeds}")
+    if jobs < 0:
+        raise RecipeError(f"--jobs must be at least 1 (0 = one a core), got {jobs}")
+    if sd is not None and not power:
+        raise RecipeError("--sd belongs to --power")
+    check_effect(effect, metric)
+    if axis is not None:
+        check_axis(axis)
+
+
+def _announce(first: list[Job], metric: str) -> None:
+    """Say what looking costs, and whether the metric may be missing, before the first run.
+
+    Raises:
+        RecipeError: no run will have the metric.
+    """
+    if doubt := check_metric(metric, first):
+        print(f"gainstage: {doubt}", file=sys.stderr)
+    print(f"each run of {first[0].arm}:\n{plan_of_looks(first[0])}", file=sys.stderr)
+
+
+def _show(report: Report, home: Path, as_json: bool, show: bool) -> None:
+    """The report in the terminal, or as JSON; in a browser on request."""
     if as_json:
         print(report.to_json())
     else:
         from rich.console import Console
+
+        from gainstage.measure.printing import print_table
 
         print_table(report, Console())
         print(f"\nreport: {home / 'report.html'}")

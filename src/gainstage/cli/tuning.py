@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gainstage.cli.arms import plan_runs
+from gainstage.cli.arms import Setup
 from gainstage.cli.side_by_side import Job, run_all
 
 if TYPE_CHECKING:
@@ -75,10 +75,7 @@ def parse_wish(text: str) -> Wish:
     return Wish(numbers["trials"], numbers["seeds"], tuple(key for key in found.get("keys", []) if key), by)
 
 
-def tune_arms(
-    arms: Sequence[str], text: str, shared: Sequence[str], home: Path, plugins: Sequence[Path], threads: int,
-    jobs: int, metric: str,
-) -> Tuning:  # fmt: skip
+def tune_arms(setup: Setup, text: str, jobs: int, metric: str) -> Tuning:
     """Search the settings of every arm; the trials are runs of their own in `home/tuning`, finished ones are kept.
 
     Raises:
@@ -91,8 +88,9 @@ def tune_arms(
     from gainstage.tracking.files import replace_text
 
     wish = parse_wish(text)
-    held = ["evaluate.split=validation", "evaluate.final_split=validation"]  # no trial sees the test split
-    plan = plan_runs(arms, [SEED], [*shared, *held], home, plugins, threads)
+    home = setup.home
+    # no trial sees the test split
+    plan = setup.plan([SEED], "evaluate.split=validation", "evaluate.final_split=validation")
     searches: list[Search] = []
     spaces = []
     for job in plan:

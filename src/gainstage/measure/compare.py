@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 
@@ -61,19 +61,20 @@ class Matter:
     plan: Plan
 
 
+class How(TypedDict, total=False):
+    """How runs are compared: arguments of `prepare` that `compare` hands on."""
+
+    baseline: str | None
+    axis: str | None
+    better: str | None
+    level: float
+    tolerance: float
+    sequential: bool
+    effect: float | None
+
+
 def compare(
-    runs: Iterable[RunRecord],
-    metric: str = "pass@1",
-    *,
-    baseline: str | None = None,
-    axis: str | None = None,
-    better: str | None = None,
-    level: float = 0.95,
-    tolerance: float = 0.05,
-    sequential: bool = False,
-    effect: float | None = None,
-    title: str = "",
-    created: str = "",
+    runs: Iterable[RunRecord], metric: str = "pass@1", *, title: str = "", created: str = "", **how: Unpack[How]
 ) -> Report:
     """Compare every arm with the baseline, seed by seed.
 
@@ -83,23 +84,15 @@ def compare(
     Args:
         runs: records of at least two arms.
         metric: `pass@1` means `eval/*/pass@1`, the plain mean over tasks; a full log name means itself.
-        baseline: name of the arm that the others are compared with; the first one where None.
-        axis: budget axis that was to be equal; the first limit of the manifest's budget where None.
-        better: "higher" or "lower"; what the metric itself says where None.
-        level: coverage of the intervals; 1 - level is the error rate kept by Holm over all comparisons.
-        tolerance: relative difference of spending that counts as equal.
-        sequential: the number of seeds was not fixed beforehand: intervals and p values that hold at every look.
-        effect: smallest difference that matters; an interval inside of it ends a sequential comparison, too.
         title, created: printed on top of the report.
+        how: arguments of `prepare`.
 
     Raises:
-        ValueError: fewer than two arms, a seed twice, an unknown axis, or no run that has the metric.
+        ValueError: as `prepare`.
     """
-    matter = prepare(
-        runs, metric, baseline=baseline, axis=axis, better=better, level=level, tolerance=tolerance,
-        sequential=sequential, effect=effect,
-    )  # fmt: skip
+    matter = prepare(runs, metric, **how)
     arms, numbers, names, metric = matter.arms, matter.numbers, matter.names, matter.plan.metric
+    level, sequential = matter.plan.level, matter.plan.sequential
     comparisons = [with_side_effects(c, arms, numbers, level) for c in verdicts(matter)]
     comparable = [c.arm for c in comparisons if c.verdict != outcome.INCOMPARABLE]
     first = arms[0].runs[arms[0].seeds[0]].manifest
@@ -143,7 +136,21 @@ def prepare(
     sequential: bool = False,
     effect: float | None = None,
 ) -> Matter:
-    """Group the runs and score them. Arguments and errors as in `compare`."""
+    """Group the runs and score them.
+
+    Args:
+        runs, metric: as in `compare`.
+        baseline: name of the arm that the others are compared with; the first one where None.
+        axis: budget axis that was to be equal; the first limit of the manifest's budget where None.
+        better: "higher" or "lower"; what the metric itself says where None.
+        level: coverage of the intervals; 1 - level is the error rate kept by Holm over all comparisons.
+        tolerance: relative difference of spending that counts as equal.
+        sequential: the number of seeds was not fixed beforehand: intervals and p values that hold at every look.
+        effect: smallest difference that matters; an interval inside of it ends a sequential comparison, too.
+
+    Raises:
+        ValueError: fewer than two arms, a seed twice, an unknown axis, or no run that has the metric.
+    """
     if better not in (None, "higher", "lower"):
         raise ValueError(f"compare: better must be 'higher' or 'lower', got {better!r}")
     if effect is not None and not effect > 0:
@@ -192,7 +199,11 @@ def _scores(
 ) -> tuple[Scores, str]:
     """Score per arm and seed, and in words where it comes from."""
     curves = [run.curve for arm in arms for run in arm.runs.values()]
-    if _unequal(_spends(arms, axis), tolerance) and (spend := reach(curves, metric, axis)):
+    trained_only = all(
+        read(row, metric) is None for row in numbers.values()
+    )  # a number of training: no last look has it
+    uneven = _unequal(_spends(arms, axis), tolerance)
+    if (uneven or trained_only) and (spend := reach(curves, metric, axis)):
         out: Scores = {}
         for arm in arms:
             values = {seed: value_at(run.curve, metric, axis, spend) for seed, run in arm.runs.items()}

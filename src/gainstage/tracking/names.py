@@ -168,6 +168,12 @@ def describe(name: str) -> Metric | None:
     return NAMES[found[0]] if found else None
 
 
+def fits(name: str) -> dict[str, str] | None:
+    """What stands in the places of the entry that a name fits; None where it fits none."""
+    found = _match(name, NAMES)
+    return found[1] if found else None
+
+
 def spelling(name: str, scheme: str | None) -> str:
     """The name of a metric as TRL, verl or Stable-Baselines3 write it; ours where they have none.
 
