@@ -7,8 +7,8 @@ content that judges accept).
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 Pointwise = Callable[[str, str, str], float]
@@ -107,8 +107,21 @@ def judge_audit(
     """
     if not items or len(rubrics) < 2:
         raise ValueError(f"judge_audit needs items and at least two rubrics, got {len(items)} and {len(rubrics)}")
-    audit = _pairs if is_pairwise(judge) else _points
-    return audit(_Counted(judge), items, rubrics, garbage, tell)
+    pairwise = is_pairwise(judge)
+    ask, tally = _Counted(judge), _Tally()
+    look, accepts = (_pair, _pair_accepts) if pairwise else (_point, _point_accepts)
+    for number, item in enumerate(items, 1):
+        look(ask, item, rubrics, tally)
+        for place, text in enumerate(text for text in garbage if text.strip() != item.right.strip()):
+            tally.garbage.append(text)
+            if accepts(ask, item, text, rubrics[0], place):
+                tally.through.append(text)
+        tell(number / len(items))
+    return JudgeReport(
+        "pairwise" if pairwise else "pointwise", len(items), ask.calls, _mean(tally.right), _mean(tally.flips),
+        _mean(tally.turns) if pairwise else None, _mean(tally.firsts) if pairwise else None,
+        len(tally.through) / max(len(tally.garbage), 1), tuple(dict.fromkeys(tally.through)),
+    )  # fmt: skip
 
 
 class _Counted:
@@ -122,61 +135,43 @@ class _Counted:
         return float(self.judge(*args))
 
 
-def _points(
-    judge: _Counted,
-    items: Sequence[Item],
-    rubrics: Sequence[str],
-    garbage: Sequence[str],
-    tell: Callable[[float], None],
-) -> JudgeReport:
-    right, flips, through, tried = [], [], [], 0
-    for number, item in enumerate(items, 1):
-        for answer, wanted in ((item.right, True), (item.wrong, False)):
-            said = [judge(item.question, answer, rubric) >= ACCEPTED for rubric in rubrics]
-            right.append(said[0] == wanted)
-            flips += [verdict != said[0] for verdict in said[1:]]
-        for text in _worthless(item, garbage):
-            tried += 1
-            if judge(item.question, text, rubrics[0]) >= ACCEPTED:
-                through.append(text)
-        tell(number / len(items))
-    return JudgeReport(
-        "pointwise", len(items), judge.calls, _mean(right), _mean(flips), None, None, len(through) / max(tried, 1),
-        tuple(dict.fromkeys(through)),
-    )  # fmt: skip
+@dataclass
+class _Tally:
+    """What a judge said, item after item: one entry a question put to it."""
+
+    right: list[bool] = field(default_factory=list)
+    flips: list[bool] = field(default_factory=list)
+    turns: list[bool] = field(default_factory=list)
+    firsts: list[float] = field(default_factory=list)
+    garbage: list[str] = field(default_factory=list)
+    through: list[str] = field(default_factory=list)
 
 
-def _pairs(
-    judge: _Counted,
-    items: Sequence[Item],
-    rubrics: Sequence[str],
-    garbage: Sequence[str],
-    tell: Callable[[float], None],
-) -> JudgeReport:
-    right, flips, turns, firsts, through, tried = [], [], [], [], [], 0
-    for number, item in enumerate(items, 1):
-        forth = [judge(item.question, item.right, item.wrong, rubric) for rubric in rubrics]
-        back = judge(item.question, item.wrong, item.right, rubrics[0])
-        flips += [(value > ACCEPTED) != (forth[0] > ACCEPTED) for value in forth[1:]]
-        right += [forth[0] > ACCEPTED, back < ACCEPTED]
-        turns.append((forth[0] > ACCEPTED) != (back < ACCEPTED))
-        firsts += [_half(forth[0]), _half(back)]
-        for place, text in enumerate(_worthless(item, garbage)):
-            tried += 1  # the order changes from one to the next, so that a preference for a place cannot hide
-            ahead = judge(item.question, text, item.right, rubrics[0]) if place % 2 else 1 - judge(
-                item.question, item.right, text, rubrics[0]
-            )  # fmt: skip
-            if ahead >= ACCEPTED:
-                through.append(text)
-        tell(number / len(items))
-    return JudgeReport(
-        "pairwise", len(items), judge.calls, _mean(right), _mean(flips), _mean(turns), _mean(firsts),
-        len(through) / max(tried, 1), tuple(dict.fromkeys(through)),
-    )  # fmt: skip
+def _point(ask: _Counted, item: Item, rubrics: Sequence[str], tally: _Tally) -> None:
+    for answer, wanted in ((item.right, True), (item.wrong, False)):
+        said = [ask(item.question, answer, rubric) >= ACCEPTED for rubric in rubrics]
+        tally.right.append(said[0] == wanted)
+        tally.flips += [verdict != said[0] for verdict in said[1:]]
 
 
-def _worthless(item: Item, garbage: Sequence[str]) -> Iterator[str]:
-    return (text for text in garbage if text.strip() != item.right.strip())
+def _pair(ask: _Counted, item: Item, rubrics: Sequence[str], tally: _Tally) -> None:
+    forth = [ask(item.question, item.right, item.wrong, rubric) for rubric in rubrics]
+    back = ask(item.question, item.wrong, item.right, rubrics[0])
+    tally.flips += [(value > ACCEPTED) != (forth[0] > ACCEPTED) for value in forth[1:]]
+    tally.right += [forth[0] > ACCEPTED, back < ACCEPTED]
+    tally.turns.append((forth[0] > ACCEPTED) != (back < ACCEPTED))
+    tally.firsts += [_half(forth[0]), _half(back)]
+
+
+def _point_accepts(ask: _Counted, item: Item, text: str, rubric: str, place: int) -> bool:
+    return ask(item.question, text, rubric) >= ACCEPTED
+
+
+def _pair_accepts(ask: _Counted, item: Item, text: str, rubric: str, place: int) -> bool:
+    """The order changes from one piece of garbage to the next, so that a preference for a place cannot hide."""
+    if place % 2:
+        return ask(item.question, text, item.right, rubric) >= ACCEPTED
+    return 1 - ask(item.question, item.right, text, rubric) >= ACCEPTED
 
 
 def _half(value: float) -> float:
