@@ -152,8 +152,9 @@ def test_the_first_look_asks_what_the_last_one_asks_and_shows_what_the_others_sh
 
 
 def test_pass_at_large_k_before_training_stands_beside_the_arms() -> None:
+    from gainstage.measure.answer_tables import saturation
     from gainstage.measure.compare import compare
-    from gainstage.measure.tables import saturation, side_effects
+    from gainstage.measure.tables import side_effects
 
     settings = ["evaluate.samples=2", "evaluate.final_samples=8", "update.policy.lr=0.0"]
     records = []

@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from gainstage.measure.answer_tables import answers_gained
+from gainstage.measure.answer_tables import saturation as table
 from gainstage.measure.compare import compare
 from gainstage.measure.curves.saturation import Saturation, paired, powers, rates, reached, saturation
 from gainstage.measure.evaluate import Answer, EvalRecord
@@ -11,8 +13,6 @@ from gainstage.measure.panels import answers
 from gainstage.measure.report import render
 from gainstage.measure.runs import Arm, RunRecord
 from gainstage.measure.statistics import performance_profile
-from gainstage.measure.tables import answers_gained
-from gainstage.measure.tables import saturation as table
 
 
 def records(rights, n):

@@ -6,10 +6,10 @@ import math
 from html import escape
 
 from gainstage.measure import svg
+from gainstage.measure.cells import BEFORE
 from gainstage.measure.curves.learning import Curve
 from gainstage.measure.metrics import Metric, describe
 from gainstage.measure.outcome import Report
-from gainstage.measure.tables import BEFORE
 
 WIDE, NARROW = (1032, 390), (506, 240)
 ANSWERS = Metric("k", "answers to a problem (k)", "answers", "answers that are drawn; one that is right is enough")

@@ -7,8 +7,9 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from gainstage.measure import outcome
+from gainstage.measure.cells import BEFORE, Column, Table
 from gainstage.measure.outcome import Report
-from gainstage.measure.tables import BEFORE, Column, Table, learning, tables
+from gainstage.measure.tables import learning, tables
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -7,6 +7,8 @@ from html import escape
 
 from gainstage.measure import outcome, svg
 from gainstage.measure import tables as t
+from gainstage.measure.answer_tables import answers_gained, saturation
+from gainstage.measure.cells import Table
 from gainstage.measure.metrics import describe
 from gainstage.measure.outcome import Report
 from gainstage.measure.page import STYLE
@@ -34,8 +36,8 @@ def render(report: Report) -> str:
             curves(report),
             _section(t.scores(report)),
             _section(t.side_effects(report)),
-            _section(t.saturation(report), after=answers(report)),
-            _section(t.answers_gained(report)),
+            _section(saturation(report), after=answers(report)),
+            _section(answers_gained(report)),
             _section(t.equal_spend(report)),
             _spent(report),
             _manifest(report),
@@ -106,7 +108,7 @@ def _chip(index: int | None) -> str:
     return "" if index is None else f'<i class="chip a{index % svg.STYLES}" aria-hidden="true"></i>'
 
 
-def _headings(table: t.Table, extra: dict[int, str]) -> str:
+def _headings(table: Table, extra: dict[int, str]) -> str:
     cells = []
     for place, column in enumerate(table.columns):
         about = f' title="{escape(column.meaning)}"' if column.meaning else ""
@@ -116,7 +118,7 @@ def _headings(table: t.Table, extra: dict[int, str]) -> str:
     return "<thead><tr>" + "".join(cells) + "</tr></thead>"
 
 
-def _rows(table: t.Table, extra: dict[int, list[str]]) -> str:
+def _rows(table: Table, extra: dict[int, list[str]]) -> str:
     out = []
     for number, row in enumerate(table.rows):
         arm = table.arms[number]
@@ -128,7 +130,7 @@ def _rows(table: t.Table, extra: dict[int, list[str]]) -> str:
     return "<tbody>" + "".join(out) + "</tbody>"
 
 
-def _section(table: t.Table, before: str = "", after: str = "") -> str:
+def _section(table: Table, before: str = "", after: str = "") -> str:
     if not table.rows or len(table.columns) < 2:
         return ""
     about = f'<p class="about">{escape(table.about)}</p>' if table.about else ""

@@ -3,68 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 
 from gainstage.measure import outcome
+from gainstage.measure.answer_tables import answers_gained, saturation
+from gainstage.measure.cells import BEFORE, Column, Table, interval_text, minus, p_text, percent
 from gainstage.measure.curves.learning import Curve
-from gainstage.measure.curves.saturation import RESAMPLES
 from gainstage.measure.intervals import Estimate, PairedDifference
 from gainstage.measure.metrics import NONE, Metric, describe, number, short
 from gainstage.measure.outcome import Report
 
-
-@dataclass(frozen=True)
-class Column:
-    """A column with one line of meaning."""
-
-    label: str
-    meaning: str = ""
-    numeric: bool = True
-
-
-@dataclass(frozen=True)
-class Table:
-    """Texts in rows; `arms` is the index of the arm that a row belongs to, where it belongs to one."""
-
-    title: str
-    about: str
-    columns: list[Column]
-    rows: list[list[str]]
-    arms: list[int | None] = field(default_factory=list)
-
-
-BEFORE = "before training"
-ANSWERS = "More answers, and more training"
 POINTS = 9
 """Rows of the learning curve in numbers."""
-
-
-def interval_text(estimate: Estimate | None, shown: Metric, change: bool = False) -> str:
-    """`61.2 % [58.0, 64.4]`, or the number alone where there is no interval."""
-    if estimate is None:
-        return NONE
-    write = shown.change if change else shown.text
-    if estimate.low is None or estimate.high is None:
-        return write(estimate.value)
-    low, high = write(estimate.low).removesuffix(" %"), write(estimate.high).removesuffix(" %")
-    return f"{write(estimate.value)} [{low}, {high}]"
-
-
-def p_text(p: float | None) -> str:
-    return NONE if p is None else "< 0.001" if p < 0.001 else f"{p:.3f}" if p < 0.1 else f"{p:.2f}"
-
-
-def _percent(level: float) -> str:
-    return f"{100 * level:g} %"
 
 
 def differences(report: Report) -> Table:
     """Every arm against the baseline."""
     shown = describe(report.metric)
     unit = f" ({shown.change_unit})" if shown.change_unit else ""
-    level = _percent(report.level)
+    level = percent(report.level)
     kind = "an interval that holds at every look" if report.sequential else "its t interval"
     test = "mixture over t statistics, looked at after every seed" if report.sequential else "two-sided paired t test"
     columns = [
@@ -94,7 +52,7 @@ def differences(report: Report) -> Table:
 
 def scores(report: Report) -> Table:
     """Every arm's score before and after training, and where its noise comes from."""
-    shown, level = describe(report.metric), _percent(report.level)
+    shown, level = describe(report.metric), percent(report.level)
     unit = f" ({shown.change_unit})" if shown.change_unit else ""
     known = any(report.metric in arm.before for arm in report.arms)
     started = [
@@ -162,49 +120,6 @@ def _starred(change: PairedDifference, shown: Metric, beside: float | None) -> s
     return shown.change(change.value, beside) + ("*" if change.excludes_zero else "")
 
 
-def saturation(report: Report) -> Table:
-    """pass@k over k for every arm and for the untrained policy, and how many answers make up for training."""
-    found = report.saturation
-    curves = [(arm.name, found.arms[arm.name], i) for i, arm in enumerate(report.arms) if arm.name in found.arms]
-    ks = max((curve.x for _, curve, _ in curves), key=len, default=[])
-    shown, rows = describe("pass@1"), []
-    columns = [Column("arm", "", False), *(Column(f"pass@{k:g}", describe(f"pass@{k:g}").meaning) for k in ks)]
-    about = "smallest k at which the untrained policy's pass@k is the arm's pass@1, on the same problems"
-    columns.append(Column("untrained needs", about))
-    for name, curve, _ in curves:
-        values = dict(zip(curve.x, curve.mean, strict=True))
-        k = found.reached.get(name)
-        needs = NONE if name not in found.reached else f"k = {k}" if k else f"k > {found.start_answers}"
-        rows.append([name, *(shown.text(values.get(k)) for k in ks), needs])
-    if found.start is not None and rows:
-        values = dict(zip(found.start.x, found.start.mean, strict=True))
-        rows.append([BEFORE, *(shown.text(values.get(k)) for k in ks), ""])
-    about = "Chance that one of k answers is right (unbiased estimate), mean over problems and seeds."
-    if found.start is not None:
-        about += f" Before training: the first looks of all seeds together, {found.start_answers} answers a problem."
-    return Table(ANSWERS, about, columns, rows, [*(i for _, _, i in curves), *[None] * (len(rows) - len(curves))])
-
-
-def answers_gained(report: Report) -> Table:
-    """pass@k of every arm minus the baseline's, and minus the untrained policy's, over k."""
-    found, shown = report.saturation, describe("pass@1")
-    lines = [(f"{arm.name} {_minus(base)}", curves[arm.name], index)
-             for base, curves in ((report.baseline, found.over_baseline), (BEFORE, found.over_start))
-             for index, arm in enumerate(report.arms) if arm.name in curves and curves[arm.name].x]  # fmt: skip
-    ks = sorted({k for _, curve, _ in lines for k in curve.x})
-    columns = [Column("difference (points)", "", False), *(Column(f"pass@{k:g}", "difference, interval") for k in ks)]
-    rows = []
-    for name, curve, _ in lines:
-        ends = zip(curve.mean, curve.low, curve.high, strict=True)
-        at = {k: Estimate(*end, RESAMPLES, report.level) for k, end in zip(curve.x, ends, strict=True)}
-        rows.append([name, *(interval_text(at.get(k), shown, change=True) for k in ks)])
-    about = (
-        f"With the {_percent(report.level)} interval of a bootstrap over problems ({RESAMPLES} draws, the same for "
-        "both sides): how far other problems might have changed it, with these very runs. The verdict counts runs."
-    )
-    return Table("Differences of pass@k", about, columns, rows, [index for _, _, index in lines])
-
-
 def learning(report: Report) -> Table:
     """The learning curves as numbers, against the axis of the comparison."""
     curves = report.curves.get(report.metric, {}).get(report.axis, {})
@@ -236,7 +151,7 @@ def equal_spend(report: Report) -> Table:
         Column("at", "the largest amount that every run reached on this axis"),
         *(Column(arm.name, f"mean {shown.label} where each run has spent this much") for arm in report.arms),
         *(
-            Column(f"{c.arm} {_minus(report.baseline)}", "mean paired difference with its interval")
+            Column(f"{c.arm} {minus(report.baseline)}", "mean paired difference with its interval")
             for c in report.comparisons
             if c.verdict != outcome.INCOMPARABLE
         ),
@@ -249,10 +164,6 @@ def equal_spend(report: Report) -> Table:
         rows.append(cells)
     about = "A win on one axis can hide a loss on another. Read off the curves; not corrected for several axes."
     return Table("At equal spend, on every axis", about, columns, rows, [None] * len(rows))
-
-
-def _minus(baseline: str) -> str:
-    return f"\u2212 {baseline}"
 
 
 def spent(report: Report) -> Table:
