@@ -13,7 +13,8 @@ from gainstage.cli import tuning
 from gainstage.cli.arms import Setup, plan_runs
 from gainstage.cli.main import app
 from gainstage.cli.side_by_side import Job, _one_run, is_done
-from gainstage.cli.tuning import SEED, Wish, dimensions, learning_rates, parse_wish, tune_arms
+from gainstage.cli.tuning import SEED, Tuning, Wish, dimensions, learning_rates, parse_wish, tune_arms
+from gainstage.measure.tuning import Tuned
 from gainstage.recipe import load
 from gainstage.registry import RecipeError
 
@@ -165,3 +166,12 @@ def test_a_key_of_no_arm_is_named_before_the_first_run(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match=r"no arm has the key 'plan\.grups'"):
         shared = ["budget.generated_tokens=9"]
         tune_arms(Setup(["grpo", "rgra"], shared, tmp_path, [], 1), "trials=2,keys=plan.groups,plan.grups", 1, "pass@1")
+
+
+def test_behind_a_gate_only_the_last_look_sees_the_test_split(tmp_path: Path) -> None:
+    tuning = Tuning(Wish(2), [Tuned(arm, [{"settings": {}, "score": 1.0}]) for arm in ("grpo", "rgra")])
+    for change, splits in (("seed=0", ("test", None)), ("evaluate.gate={}", ("validation", "test"))):
+        plan = plan_runs(["grpo", "rgra"], [0], ["evaluate.samples=4", change], tmp_path, [], 1)
+        for job in tuning.applied(plan):
+            found = load(job.recipe, job.overrides).evaluate
+            assert (found.split, found.final_split) == splits

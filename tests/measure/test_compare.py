@@ -189,6 +189,14 @@ def test_unequal_spending_is_read_off_the_curves(make_run):
     assert report.verdict != outcome.GAIN and any("unequally" in w for w in report.warnings)
 
 
+def test_curves_on_another_split_than_the_score_say_so(make_run, manifest):
+    behind_gate = replace(manifest, evaluation={**manifest.evaluation, "split": "test", "curves": "validation"})
+    runs = [make_run(arm, seed, spent=spent, manifest=behind_gate)
+            for arm, spent in (("grpo", 100_000), ("stopped", 60_000)) for seed in range(3)]  # fmt: skip
+    assert compare(runs).basis.startswith("learning curves on the validation split at 60")
+    assert "evaluation.curves" in difference(manifest, behind_gate)
+
+
 def test_a_number_of_training_alone_is_compared_at_equal_spend(make_runs):
     runs = make_runs({"grpo": 0.5, "better": 0.8}, seeds=range(4))
     for run in runs:

@@ -132,7 +132,7 @@ class Tuning:
     def applied(self, plan: Sequence[Job]) -> list[Job]:
         """The runs of a comparison with the settings that their arms' searches chose, judged on the test split."""
         chosen = {arm.arm: [f"{k}={json.dumps(v)}" for k, v in arm.best["settings"].items()] for arm in self.arms}
-        last = () if self.wish.by == "reward" else ("evaluate.split=test",)
+        last = () if self.wish.by == "reward" else _last_split(plan)
         return [replace(job, overrides=(*job.overrides, *last, *chosen[job.arm])) for job in plan]
 
     def reported(self, report: Report) -> Report:
@@ -141,6 +141,14 @@ class Tuning:
         budget = {"trials": self.wish.trials, "seeds": self.wish.seeds, "judged by": where}
         notes = [*report.notes, *(arm.note(report.axis) for arm in self.arms)]
         return replace(report, manifest={**report.manifest, "tuning": budget}, notes=notes)
+
+
+def _last_split(plan: Sequence[Job]) -> tuple[str]:
+    """Every look sees the test split; where a gate heeds the looks of any arm, only the last one does."""
+    from gainstage.recipe import load
+
+    gated = any(load(job.recipe, job.overrides).evaluate.gate for job in plan)
+    return ("evaluate.final_split=test",) if gated else ("evaluate.split=test",)
 
 
 # -- what is searched -------------------------------------------------------------------------------------------------
