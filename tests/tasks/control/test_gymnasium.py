@@ -498,7 +498,9 @@ def test_goals():
     env = made.make(2)
     env.reset([0, 1])
     assert env.step(torch.zeros(2, 2)).info["success"].tolist() == [0, 0]
-    assert torch.equal(env.compute_reward(achieved, achieved), torch.ones(3))
+    assert made.compute_terminated(achieved, torch.zeros(3, 2)).tolist() == [False] * 3
+    ending = task("PointMaze_UMaze-v3", kwargs={"continuing_task": False})
+    assert ending.compute_terminated(achieved, torch.zeros(3, 2)).tolist() == [True, False, True]
     with pytest.raises(ValueError, match="do not depend on goals"):
         task("CartPole-v1").compute_reward(achieved, achieved)
 
@@ -507,7 +509,11 @@ def test_a_reward_written_for_one_goal_is_asked_goal_by_goal():
     made = plan()
     copies = Copies(made, 1)
     copies.envs[0].compute_reward = lambda achieved, goal, info: float(np.linalg.norm(achieved - goal) < 1)
-    assert copies.compute_reward(np.zeros((3, 2)), np.array([[0, 0], [3, 0], [0.5, 0]])).tolist() == [1, 0, 1]
+    assert copies.of_goals("compute_reward", np.zeros((3, 2)), np.array([[0, 0], [3, 0], [0.5, 0]])).tolist() == [
+        1,
+        0,
+        1,
+    ]
 
 
 def test_wrappers_and_pixels():

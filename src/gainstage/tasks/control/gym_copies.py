@@ -68,7 +68,7 @@ class Backend(Protocol):
 
     def restore(self, seeds: Sequence[int], episodes: Sequence[int], actions: Sequence[np.ndarray]) -> np.ndarray: ...
 
-    def compute_reward(self, achieved: Any, goal: Any) -> np.ndarray: ...
+    def of_goals(self, what: str, achieved: Any, goal: Any) -> np.ndarray: ...
 
     def render(self, copy: int) -> np.ndarray: ...
 
@@ -190,17 +190,21 @@ class Copies:
             self.plan.observing.write(obs, copy, seen)
         return obs
 
-    def compute_reward(self, achieved: Any, goal: Any) -> np.ndarray:
-        """The environment's own reward of `achieved "N G"` against `goal "N G"`, `Float32 "N"`."""
-        function = self.envs[0].unwrapped.compute_reward
+    def of_goals(self, what: str, achieved: Any, goal: Any) -> np.ndarray:
+        """What the environment says of `achieved "N G"` against `goal "N G"`, `Float32 "N"`.
+
+        Args:
+            what: the method that is asked, `compute_reward` or `compute_terminated`.
+        """
+        function = getattr(self.envs[0].unwrapped, what)
         info: list[dict[str, Any]] = [{} for _ in range(len(achieved))]
         try:
-            paid: Any = np.asarray(function(achieved, goal, info), np.float32)
+            said: Any = np.asarray(function(achieved, goal, info), np.float32)
         except (TypeError, ValueError, AttributeError, IndexError, KeyError):  # written for a single goal
-            paid = np.empty(0)
-        if paid.shape != (len(achieved),):
-            paid = np.array([function(a, g, {}) for a, g in zip(achieved, goal, strict=True)], np.float32)
-        return paid.reshape(len(achieved))
+            said = np.empty(0)
+        if said.shape != (len(achieved),):
+            said = np.array([function(a, g, {}) for a, g in zip(achieved, goal, strict=True)], np.float32)
+        return said.reshape(len(achieved))
 
     def render(self, copy: int) -> np.ndarray:
         """The picture of a copy, `UInt8 "H W 3"`."""

@@ -102,11 +102,6 @@ class GymEnv:
         """What the copies show now."""
         return self._tensor(self._obs)
 
-    def compute_reward(self, achieved: Tensor, goal: Tensor) -> Tensor:
-        """The environment's own reward of `achieved "N G"` against `goal "N G"`, `Float32 "N"`."""
-        paid = self.backend.compute_reward(achieved.detach().cpu().numpy(), goal.detach().cpu().numpy())
-        return torch.from_numpy(paid).to(achieved.device)
-
     def render(self, copy: int = 0) -> np.ndarray:
         """The picture of a copy, `UInt8 "H W 3"`; needs an environment made with `render_mode="rgb_array"`."""
         return self.backend.render(copy)

@@ -139,8 +139,8 @@ class Processes:
         self._send(number, (name, args))
         return self._wait(number, self.seconds)
 
-    def compute_reward(self, achieved: Any, goal: Any) -> np.ndarray:
-        return self._ask(0, "compute_reward", achieved, goal)
+    def of_goals(self, what: str, achieved: Any, goal: Any) -> np.ndarray:
+        return self._ask(0, "of_goals", what, achieved, goal)
 
     def render(self, copy: int) -> np.ndarray:
         number = next(n for n, place in enumerate(self._slices) if place.start <= copy < place.stop)

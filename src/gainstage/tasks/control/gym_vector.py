@@ -109,7 +109,7 @@ class _Vector:
                     out[row][there] = np.asarray(source[key], np.float32)[there]
         return out
 
-    def compute_reward(self, achieved: Any, goal: Any) -> NoReturn:
+    def of_goals(self, what: str, achieved: Any, goal: Any) -> NoReturn:
         raise ValueError(f"{self.plan.name}: a vector environment offers no rewards of other goals; use task gym:ID")
 
     def render(self, copy: int) -> np.ndarray:
@@ -250,7 +250,7 @@ class _EnvPool:
             facts[row] = info.get(name, np.nan)
         return Moved(next_obs, obs, np.array(reward, np.float32), np.array(terminated), np.array(truncated), facts)
 
-    def compute_reward(self, achieved: Any, goal: Any) -> NoReturn:
+    def of_goals(self, what: str, achieved: Any, goal: Any) -> NoReturn:
         raise ValueError(f"{self.id}: envpool offers no rewards of other goals; use copies: sync or process")
 
     def render(self, copy: int) -> NoReturn:

@@ -196,10 +196,19 @@ class Gymnasium(Simulation):
 
     def compute_reward(self, achieved: Tensor, goal: Tensor) -> Tensor:
         """The environment's own reward of `achieved "N G"` against `goal "N G"`, `Float32 "N"`."""
+        return self._of_goals("compute_reward", achieved, goal)
+
+    def compute_terminated(self, achieved: Tensor, goal: Tensor) -> Tensor:
+        """`Bool "N"`: whether what was achieved ends an episode with that goal."""
+        if not hasattr(self._judge.envs[0].unwrapped, "compute_terminated"):
+            return torch.zeros(len(achieved), dtype=torch.bool, device=achieved.device)
+        return self._of_goals("compute_terminated", achieved, goal).bool()
+
+    def _of_goals(self, what: str, achieved: Tensor, goal: Tensor) -> Tensor:
         if "goal" not in self.capabilities:
             raise ValueError(f"{self.name}: its rewards do not depend on goals")
-        paid = self._judge.compute_reward(achieved.detach().cpu().numpy(), goal.detach().cpu().numpy())
-        return torch.from_numpy(paid).to(achieved.device)
+        said = self._judge.of_goals(what, achieved.numpy(force=True), goal.numpy(force=True))
+        return torch.from_numpy(said).to(achieved.device)
 
     @functools.cached_property
     def _judge(self) -> Copies:
