@@ -161,7 +161,8 @@ class Run:
             self._save()
 
     def _batch(self, iteration: int, batch: Batch) -> None:
-        if self.folder and self.recipe.save.rollouts and iteration % self.recipe.save.rollouts == 0:
+        every = 0 if self.trainer.chain.simulates else self.recipe.save.rollouts
+        if self.folder and every and iteration % every == 0:
             self.folder.write_rollouts(iteration, batch)
 
     def _mark(self, trainer: Trainer) -> Mapping[str, float]:
@@ -234,6 +235,7 @@ class Run:
                 target, recipe=recipe, measured=measured(numbers, self.task.name, self.before),
                 base_model=policy.source, dataset=self.task.name, citation=bibtex(self.recipe.paper),
                 how_to_run="gainstage train recipe.yaml  # what stands below, in a file of that name",
+                kind="net" if hasattr(policy, "net") else "lm",
             )  # fmt: skip
 
     def record(self, finished: bool) -> RunRecord:

@@ -88,7 +88,7 @@ def test_the_title_is_that_of_the_run_and_the_paper_is_linked(tmp_path: Path):
 
 def test_names_that_are_no_hub_names_stay_out_of_the_front_matter(tmp_path: Path):
     head, body = card(
-        tmp_path, {}, base_model="/home/me/model", dataset="jsonl:data.jsonl", adapter=True, license="mit"
+        tmp_path, {}, base_model="/home/me/model", dataset="jsonl:data.jsonl", kind="adapter", license="mit"
     )
     assert "base_model" not in head and "datasets" not in head and head["license"] == "mit"
     assert head["library_name"] == "peft" and "AutoPeftModelForCausalLM" in body
@@ -106,3 +106,12 @@ def test_what_was_not_measured_is_refused(tmp_path: Path):
         card(tmp_path, {"pass@1": float("nan")})
     with pytest.raises(ValueError, match=r"'pass@1' has no value; it has \['mean'\]"):
         card(tmp_path, {"pass@1": {"mean": 0.5}})
+
+
+def test_card_of_a_net_that_acts(tmp_path: Path):
+    head, body = parts(
+        write_card(tmp_path / "final", {"name": "ppo"}, {"problems": 20, "reward/mean": (400.0, 380.0, 420.0)},
+                   base_model="actor_critic", dataset="cart_pole", kind="net")
+    )  # fmt: skip
+    assert head["library_name"] == "gainstage" and head["pipeline_tag"] == "reinforcement-learning"
+    assert "transformers" not in body and "models.policy.weights=PATH" in body

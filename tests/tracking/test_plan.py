@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from gainstage.tracking import arithmetic
-from gainstage.tracking.plan import evaluation
+from gainstage.tracking.plan import episodes, evaluation
 
 
 def test_prompts_times_samples_and_updates_a_batch():
@@ -95,3 +95,24 @@ def test_short_runs_are_looked_at_once_an_iteration_at_most():
 @pytest.mark.parametrize(("every", "looks"), [(0.1, 9), (0.125, 7), (0.3, 3)])
 def test_looks_are_counted_as_the_run_makes_them(every: float, looks: int):
     assert f"x 2 {looks} times on the way" in evaluation(look(every=every))
+
+
+def test_steps_of_copies_are_counted():
+    text = arithmetic({"groups": 16, "epochs": 4, "minibatch": 256, "unit": "step"}, None, stepped=(8, 128))
+    assert "8 copies x 128 steps = 1,024 environment steps an iteration" in text
+    assert "minibatches of 256 decisions (plan.minibatch, plan.unit): 4 a pass, 4 passes" in text
+    assert "16 optimizer steps" in text and "prompts" not in text
+    text = arithmetic({"epochs": 2, "minibatch": 3, "unit": "row"}, None, stepped=(8, 64))
+    assert "minibatches of 3 rows (plan.minibatch, plan.unit, the last of 2): 3 a pass, 2 passes" in text
+    assert "1 copy x 2,048 steps" in arithmetic({}, None, stepped=(1, 2048))
+    text = arithmetic({"updates": 50, "minibatch": 256, "unit": "step"}, None, stepped=(1, 50), draws=True)
+    assert "50 environment steps" in text and "50 draws from the store (plan.updates) of 256 decisions" in text
+
+
+def test_looks_at_environments_are_counted_in_episodes():
+    settings = SimpleNamespace(problems=20, samples=1, final_problems=None, final_samples=None, every=0.25,
+                               temperature=0.0, retain=[])  # fmt: skip
+    text = episodes(settings)
+    assert "100 episodes from held-out starts, with the likeliest action" in text
+    assert "20 at both ends, 20 3 times on the way" in text and "answers" not in text and "only" not in text
+    assert "only 5 held-out starts" in episodes(settings, held_out=5)

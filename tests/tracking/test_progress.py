@@ -8,6 +8,7 @@ import re
 import pytest
 
 from gainstage.tracking import Progress, count, duration
+from gainstage.tracking.progress import summary
 
 
 class Clock:
@@ -146,3 +147,11 @@ def test_in_a_terminal_the_block_is_drawn_over_and_taken_away():
     assert "first [run]   50 %  reward 0.250" in text and "a [line] above" in text
     assert "[1/2] first [run]  done  well" in text
     assert stream.getvalue().count("\x1b[2K") > 3  # lines were erased
+
+
+def test_environments_show_the_return_of_episodes_and_not_the_reward_of_a_step():
+    assert (
+        summary({"reward/mean": 1.0, "episode/return": 187.25, "budget/env_steps": 2048.0})
+        == "return 187.2  steps 2.05k"
+    )
+    assert summary({"reward/mean": 1.0}) == "reward 1.000"

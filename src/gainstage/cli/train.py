@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -107,7 +108,7 @@ def train(
         sinks = Sinks(track or [], folder.path, run.recipe.model_dump(mode="json"), log_names)
 
         def watch(row: dict[str, float], trainer: Any) -> None:
-            progress.update(folder.name, trainer.progress, row, note=look_note(row))
+            progress.update(folder.name, trainer.progress, row, note=look_note(row, word(run)))
             sinks.log({**row, "iteration": int(row["iteration"])})
             folder.status("running", iteration=int(row["iteration"]), progress=trainer.progress)
 
@@ -122,7 +123,7 @@ def train(
                 f"stopped at iteration {run.trainer.iteration}; go on with: gainstage train --resume {folder.path}"
             )
             raise typer.Exit(130)
-        progress.finish(folder.name, final_line(record, run.task.name))
+        progress.finish(folder.name, final_line(record, run.task.name, word(run)))
         progress.say(f"model: {folder.path / 'final'}\nall numbers: {folder.path / 'metrics.jsonl'}")
 
 
@@ -145,7 +146,14 @@ def describe(run: Any) -> str:
     )  # fmt: skip
     lines = [
         f"{run.recipe.name} on {chain.task.name}: {stages}",
-        arithmetic(plan, chain.samples, max_new=chain.answer_limit, learners=len(chain.update)),
+        arithmetic(
+            plan,
+            chain.samples,
+            max_new=chain.answer_limit,
+            learners=sum(part.has("loss") for part in chain.update),
+            stepped=stepped(chain),
+            draws=drawn,
+        ),
         f"  trains {names or 'nothing'}",
         cost_of_looking(run.recipe, chain),
     ]
@@ -160,11 +168,20 @@ def describe(run: Any) -> str:
     return "\n".join(lines)
 
 
+def stepped(chain: Any) -> tuple[int, int] | None:
+    """Copies of the environment and steps of each an iteration; None where experience is no simulator's."""
+    engine = chain.rollout[-1].it if chain.simulates else None
+    return (engine.copies, engine.steps) if hasattr(engine, "copies") and hasattr(engine, "steps") else None
+
+
 def cost_of_looking(recipe: Any, chain: Any) -> str:
     """What evaluation costs beside training, a line or two."""
-    from gainstage.tracking.plan import evaluation
+    from gainstage.tracking.plan import episodes, evaluation
 
     plan = chain.recipe.plan
+    held_out = len(chain.task.it.problems(recipe.evaluate.split))
+    if "simulator" in chain.task.it.capabilities:
+        return episodes(recipe.evaluate, iterations=None if recipe.phases else recipe.iterations, held_out=held_out)
     sampled = plan.groups * chain.samples if chain.rollout and chain.samples else None
     return evaluation(
         recipe.evaluate,
@@ -172,7 +189,7 @@ def cost_of_looking(recipe: Any, chain: Any) -> str:
         answers=sampled,
         tokens=recipe.budget.get("generated_tokens"),
         max_new=chain.answer_limit,
-        held_out=len(chain.task.it.problems(recipe.evaluate.split)),
+        held_out=held_out,
     )
 
 
@@ -181,23 +198,30 @@ def on_policy_only(chain: Any) -> bool:
     return any(name == "policy_gradient" for part in chain.update for name, _ in getattr(part.it, "terms", []))
 
 
-def look_note(row: dict[str, float]) -> str:
-    """The held-out rate, where this row has one; the held-out reward where answers have no verdicts."""
+def look_note(row: dict[str, float], word: str = "reward") -> str:
+    """The held-out rate, where this row has one; the held-out reward (`word`) where answers have no verdicts."""
     for name in LOOKED_AT:
         for key, value in row.items():
             if key.startswith("eval/") and key.endswith(name):
-                return f"held-out {'pass@1' if name == LOOKED_AT[0] else 'reward'} {value:.3f}"
+                if name == LOOKED_AT[0]:
+                    return f"held-out pass@1 {value:.3f}"
+                return f"held-out {word} {value:.4g}" if word == "return" else f"held-out {word} {value:.3f}"
     return ""
 
 
-def final_line(record: Any, task: str) -> str:
-    """The last word on a run: pass@1 with its interval, that before training, greedy pass@1."""
+def word(run: Any) -> str:
+    """What a run is paid: the return of an episode, or the reward of an answer."""
+    return "return" if "simulator" in run.task.capabilities else "reward"
+
+
+def final_line(record: Any, task: str, word: str = "reward") -> str:
+    """The last word on a run: pass@1 with its interval, that before training, greedy pass@1; else the mean reward."""
     from gainstage.measure.starts import start_row
 
     numbers, first = record.numbers(), start_row(record)
     name = f"eval/{task}/pass@1"
     if name not in numbers:
-        return ""
+        return mean_line(numbers, first, f"eval/{task}/reward/mean", word)
     text = f"held-out pass@1 {numbers[name]:.3f} [{numbers[f'{name}/low']:.3f}, {numbers[f'{name}/high']:.3f}]"
     greedy = f"eval/{task}/greedy"
     if name in first:
@@ -205,3 +229,11 @@ def final_line(record: Any, task: str) -> str:
     if greedy in numbers:
         text += f"; greedy {numbers[greedy]:.3f}" + (f", before {first[greedy]:.3f}" if greedy in first else "")
     return text
+
+
+def mean_line(numbers: Mapping[str, float], first: Mapping[str, float], name: str, word: str) -> str:
+    """Mean return of episodes (reward of answers without verdicts) with its t interval, and that before training."""
+    if f"{name}/low" not in numbers:
+        return ""
+    text = f"held-out {word} {numbers[name]:.4g} [{numbers[f'{name}/low']:.4g}, {numbers[f'{name}/high']:.4g}]"
+    return text + (f", before {first[name]:.4g}" if name in first else "")

@@ -143,9 +143,10 @@ def summarize(records: Sequence[EvalRecord], ks: Sequence[int] = (1, 4, 16), tas
     """Numbers of one evaluation under their log names; with `task`, prefixed by `eval/{task}/`.
 
     pass@1 with `pass@1/low` and `/high`, unbiased pass@k for every k that all problems have answers enough for and for
-    the largest such k, reward, length, share cut off, answers that had no room (their prompt fills the context), and
-    where the answers carry them entropy, KL from the start, distinct answers, abstention and hallucination rate (wrong
-    share of attempted), and calibration: of stated confidences, else of the share of the most frequent answer.
+    the largest such k, reward (with its interval where answers have no verdicts), length, share cut off, answers that
+    had no room (their prompt fills the context), and where the answers carry them entropy, KL from the start, distinct
+    answers, abstention and hallucination rate (wrong share of attempted), and calibration: of stated confidences, else
+    of the share of the most frequent answer.
     """
     answers = [answer for record in records for answer in record.answers]
     out: dict[str, float] = {"problems": len(records), "answers": len(answers)}
@@ -157,12 +158,23 @@ def summarize(records: Sequence[EvalRecord], ks: Sequence[int] = (1, 4, 16), tas
         out["length/truncated"] = float(np.mean([a.stop in TRUNCATED for a in answers]))
         if full := sum(a.no_room for a in answers):
             out["dropped/no_room"] = full
+        out |= _spread_of_returns(records)
         out |= _means_where_given(answers)
         out |= _pass_rates(records, ks)
         out |= _diversity(records)
         out |= _abstention(records)
         out |= _calibration(records)
     return {f"eval/{task}/{name}": value for name, value in out.items()} if task else out
+
+
+def _spread_of_returns(records: Sequence[EvalRecord]) -> dict[str, float]:
+    """The t interval of the mean reward over problems (starts), where answers (episodes) have no verdicts."""
+    if any(record.correct for record in records):
+        return {}
+    found = returns_interval(records)
+    if found.low is None or found.high is None:
+        return {}
+    return {"reward/mean/low": found.low, "reward/mean/high": found.high}
 
 
 def _pass_rates(records: Sequence[EvalRecord], ks: Sequence[int]) -> dict[str, float]:

@@ -73,7 +73,11 @@ class Evaluate(Strict):
 class Save(Strict):
     every: float = Field(0.25, gt=0, le=1, description="share of the run between two checkpoints")
     keep: int = Field(2, ge=1, description="checkpoints that are kept")
-    rollouts: int = Field(1, ge=0, description="every n-th iteration's rollouts are written as Parquet; 0 = none")
+    rollouts: int = Field(
+        1,
+        ge=0,
+        description="every n-th iteration's answers are written as Parquet; 0 = none. Environment steps never are",
+    )
 
 
 Count = Annotated[int, Field(ge=1)]

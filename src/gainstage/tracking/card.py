@@ -95,7 +95,7 @@ def write_card(
     citation: str = "",
     how_to_run: str = "",
     license: str | None = None,
-    adapter: bool = False,
+    kind: str = "lm",
 ) -> Path:
     """Write `README.md` into the folder of a model, in the form that model hubs read.
 
@@ -110,7 +110,8 @@ def write_card(
         citation: BibTeX of the method's paper.
         how_to_run: the command that repeats the run.
         license: of the model, where it is known; that of the base model usually binds.
-        adapter: the folder holds a PEFT adapter, not a whole model.
+        kind: `lm` for a whole language model, `adapter` for a PEFT adapter of one, `net` for a net that acts in
+            environments.
 
     Raises:
         ValueError: a figure without a finite value.
@@ -119,14 +120,16 @@ def write_card(
     recipe = redact(dict(recipe))
     place = Path(folder).resolve()
     title = place.parent.name if place.name in ("final", "hf") else place.name
-    head = _front_matter(title, recipe, figures, base_model, dataset, license, adapter)
+    head = _front_matter(title, recipe, figures, base_model, dataset, license, kind)
     body = [
         f"# {title}",
         _origin(recipe, base_model, dataset),
         "## What was measured",
-        _table(figures) if figures else "Nothing was measured: no evaluation ran.",
+        _table(figures, "starts" if kind == "net" else "problems")
+        if figures
+        else "Nothing was measured: no evaluation ran.",
         "## How to load it",
-        _loading(adapter, base_model),
+        _LOADING[kind](base_model),
     ]
     if how_to_run:
         body += ["## How it was made", _fenced("bash", redact(how_to_run))]
@@ -165,7 +168,7 @@ def _front_matter(
     base_model: str,
     dataset: str | None,
     license: str | None,
-    adapter: bool,
+    kind: str,
 ) -> str:
     tags = ["gainstage", "reinforcement-learning"]
     if recipe.get("name"):
@@ -173,8 +176,8 @@ def _front_matter(
     if isinstance(paper := recipe.get("paper"), Mapping) and paper.get("arxiv"):
         tags.append(f"arxiv:{paper['arxiv']}")
     head: dict[str, Any] = {
-        "library_name": "peft" if adapter else "transformers",
-        "pipeline_tag": "text-generation",
+        "library_name": {"lm": "transformers", "adapter": "peft", "net": "gainstage"}[kind],
+        "pipeline_tag": "reinforcement-learning" if kind == "net" else "text-generation",
         "tags": tags,
     }
     if _HUB_NAME.fullmatch(base_model):
@@ -192,7 +195,7 @@ def _front_matter(
             }
             for name, figure in figures.items()
         ]
-        task = {"type": "text-generation"}
+        task = {"type": head["pipeline_tag"]}
         data = {"type": dataset, "name": dataset}
         head["model-index"] = [{"name": title, "results": [{"task": task, "dataset": data, "metrics": metrics}]}]
     return yaml.safe_dump(head, sort_keys=False, allow_unicode=True, width=1000)
@@ -214,30 +217,46 @@ def _paper(paper: Any) -> str:
     return f" ({paper})" if paper else ""
 
 
-def _table(figures: Mapping[str, Figure]) -> str:
+def _table(figures: Mapping[str, Figure], counted: str) -> str:
     lines = ["| figure | before | after | interval | measured on |", "|---|---|---|---|---|"]
     for name, figure in figures.items():
         value = f"{_number(figure.value)} {figure.unit}".strip()
         interval = figure.interval if figure.low is None else f"{figure.interval}, {100 * figure.level:g} %"
-        where = [f"{figure.n} problems"] if figure.n else []
+        where = [f"{figure.n} {counted}"] if figure.n else []
         where.append(f"{figure.seeds} seed{'s' if figure.seeds > 1 else ''}")
         cells = (name, figure.before, value, interval, ", ".join(where))
         lines.append("| " + " | ".join(map(_cell, cells)) + " |")
     return "\n".join(lines)
 
 
-def _loading(adapter: bool, base_model: str) -> str:
-    if adapter:
-        code = (
-            "from peft import AutoPeftModelForCausalLM\nfrom transformers import AutoTokenizer\n\n"
-            f'model = AutoPeftModelForCausalLM.from_pretrained("PATH")  # loads {base_model} as well\n'
-        )
-    else:
-        code = (
-            "from transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
-            'model = AutoModelForCausalLM.from_pretrained("PATH")\n'
-        )
+def _load_lm(base_model: str) -> str:
+    return _transformers(
+        "from transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
+        'model = AutoModelForCausalLM.from_pretrained("PATH")\n'
+    )
+
+
+def _load_adapter(base_model: str) -> str:
+    return _transformers(
+        "from peft import AutoPeftModelForCausalLM\nfrom transformers import AutoTokenizer\n\n"
+        f'model = AutoPeftModelForCausalLM.from_pretrained("PATH")  # loads {base_model} as well\n'
+    )
+
+
+def _transformers(code: str) -> str:
     return _fenced("python", code + 'tokenizer = AutoTokenizer.from_pretrained("PATH")')
+
+
+def _load_net(base_model: str) -> str:
+    """`model.safetensors` are the weights (statistics of observations among them), `config.json` says of what net."""
+    return (
+        "`model.safetensors` holds the weights, running statistics of observations included; `config.json` says which "
+        "net they belong to. Train on from it, or play it:\n\n"
+        + _fenced("bash", "gainstage train RECIPE models.policy.weights=PATH")
+    )
+
+
+_LOADING = {"lm": _load_lm, "adapter": _load_adapter, "net": _load_net}
 
 
 def _number(value: float) -> str:

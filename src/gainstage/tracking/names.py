@@ -36,6 +36,12 @@ NAMES: dict[str, Metric] = {
     "length/mean": Metric("tokens", "mean number of tokens (steps) the policy wrote in an answer (episode)"),
     "length/max": Metric("tokens", "longest answer (episode) of the iteration"),
     "length/truncated": Metric("share", "answers cut off by a limit of tokens, context or turns"),
+    "episode/return": Metric(
+        "reward", "mean return of the episodes that ended in the iteration, as the task pays them"
+    ),
+    "episode/length": Metric("steps", "mean length of the episodes that ended in the iteration"),
+    "episode/success": Metric("share", "episodes that ended in the iteration and reached the task's goal"),
+    "episode/count": Metric("episodes", "episodes that ended in the iteration"),
     "turns/mean": Metric("turns", "mean number of turns of an episode"),
     "thompson/picks/{lower}": Metric("share", "picks whose believed success rate lies in the fifth that begins there"),
     "thompson/coverage": Metric("share", "problems that were picked at least once so far"),
@@ -74,6 +80,9 @@ NAMES: dict[str, Metric] = {
     "eval/{task}/greedy/{end}": Metric("share", "an end of the 95 % interval of that share"),
     "eval/{task}/pass@{k}/{end}": Metric("share", "an end of the 95 % interval of that share"),
     "eval/{task}/reward/mean": Metric("reward", "mean reward on held-out problems"),
+    "eval/{task}/reward/mean/{end}": Metric(
+        "reward", "an end of the 95 % interval of that mean, over problems (starts)"
+    ),
     "eval/{task}/length/mean": Metric("tokens", "mean length of an answer to a held-out problem"),
     "eval/{task}/{statistic}": Metric("", "a figure of the evaluation on held-out problems"),
     "eval/{task}/{what}/{statistic}": Metric("", "a figure of the evaluation on held-out problems"),

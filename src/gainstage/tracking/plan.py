@@ -18,6 +18,8 @@ _DEFAULTS: dict[str, Any] = {
 }
 FEW_PROBLEMS = 30
 """Below so many held-out problems a rate says little."""
+FEW_EPISODES = 10
+"""Below so many held-out episodes a mean return says little."""
 _UNITS = {"row": "answers", "step": "decisions"}
 
 
@@ -26,7 +28,15 @@ def _read(plan: Any) -> dict[str, Any]:
     return {name: default if values.get(name) is None else values[name] for name, default in _DEFAULTS.items()}
 
 
-def arithmetic(plan: Any, samples: int | None, *, max_new: int | None = None, learners: int = 1) -> str:
+def arithmetic(
+    plan: Any,
+    samples: int | None,
+    *,
+    max_new: int | None = None,
+    learners: int = 1,
+    stepped: tuple[int, int] | None = None,
+    draws: bool = False,
+) -> str:
     """What one iteration does, a line each; printed when a run starts.
 
     Args:
@@ -34,6 +44,8 @@ def arithmetic(plan: Any, samples: int | None, *, max_new: int | None = None, le
         samples: answers a prompt, as select asks for them; None where it varies or nothing is sampled.
         max_new: limit of tokens an answer, for the largest spend of an iteration.
         learners: entries of update; each makes its own optimizer step.
+        stepped: copies of an environment and steps of each an iteration, where experience comes from a simulator.
+        draws: learning draws from what the store holds, not from the iteration's own experience.
 
     Raises:
         ValueError: `unit` is neither row nor step, or a count is not positive.
@@ -44,7 +56,12 @@ def arithmetic(plan: Any, samples: int | None, *, max_new: int | None = None, le
     for name in ("refill", "epochs", "minibatch", "updates", "tokens_per_microbatch"):
         if p[name] is not None and p[name] < 1:
             raise ValueError(f"plan.{name} must be at least 1, got {p[name]}")
-    lines = [*_collected(p, samples, max_new), *_learned(p, samples)]
+    if stepped is not None:
+        rows, decisions = stepped[0], stepped[0] * stepped[1]
+        some = _learned(p, None) if draws else _passes(p, rows if p["unit"] == "row" else decisions)
+        lines = [*_stepped(*stepped), *some]
+    else:
+        lines = [*_collected(p, samples, max_new), *_learned(p, samples)]
     if learners > 1:
         lines.append(f"each of the {learners} learners takes these steps where it is due")
     if p["tokens_per_microbatch"]:
@@ -53,6 +70,26 @@ def arithmetic(plan: Any, samples: int | None, *, max_new: int | None = None, le
             "gradients are summed over them, so this changes no result"
         )
     return "\n".join(f"  {line}" for line in ["one iteration:", *(f"  {line}" for line in lines)])
+
+
+def _stepped(copies: int, steps: int) -> list[str]:
+    many = f"{copies} copies x" if copies > 1 else "1 copy x"
+    return [f"{many} {steps:,} step{'s' if steps > 1 else ''} = {copies * steps:,} environment steps an iteration"]
+
+
+def _passes(p: dict[str, Any], size: int) -> list[str]:
+    """Minibatches of an iteration's own experience: `size` decisions, or rows (fragments of one copy each)."""
+    unit, minibatch, epochs = "decisions" if p["unit"] == "step" else "rows", p["minibatch"], p["epochs"]
+    passes = f"{epochs} pass{'es' if epochs > 1 else ''}"
+    if minibatch is None or minibatch >= size:
+        return [f"each optimizer step sees the whole batch; {passes} (plan.epochs): {_steps(epochs)}"]
+    whole, rest = divmod(size, minibatch)
+    each = whole + bool(rest)
+    short = f", the last of {rest}" if rest else ""
+    return [
+        f"minibatches of {minibatch} {unit} (plan.minibatch, plan.unit{short}): {each} a pass, "
+        f"{passes} (plan.epochs): {_steps(each * epochs)}"
+    ]
 
 
 def _collected(p: dict[str, Any], samples: int | None, max_new: int | None) -> list[str]:
@@ -147,6 +184,33 @@ def evaluation(
         )
     if final < FEW_PROBLEMS:
         lines.append(f"  only {final} held-out problems: every rate will have a wide interval; hold out more")
+    return "\n".join(lines)
+
+
+def episodes(settings: Any, *, iterations: int | None = None, held_out: int | None = None) -> str:
+    """What looking at held-out starts costs beside training, in episodes.
+
+    Args:
+        settings: the recipe's `evaluate`.
+        iterations: of the run, where they bound it.
+        held_out: starts of the split, where that is known; no look can use more.
+    """
+    most = math.inf if held_out is None else held_out
+    starts = int(min(settings.problems, most))
+    final = int(min(settings.final_problems or settings.problems, most))
+    counts = _looked(settings, iterations, starts, final)
+    looks = counts.pop("looks")
+    way = f", {starts * settings.samples} {'twice' if looks == 2 else f'{looks} times'} on the way"
+    way = "" if not looks else f", {starts * settings.samples} once on the way" if looks == 1 else way
+    kind = "drawn as in training" if settings.temperature > 0 else "with the likeliest action"
+    kind += " and as often with the likeliest one" if counts["greedy"] else ""
+    ends = final * (settings.final_samples or settings.samples)
+    lines = [
+        f"  evaluation, which no budget counts: {sum(counts.values()):,} episodes from held-out starts, {kind}",
+        f"    {ends} at both ends{way}",
+    ]
+    if final < FEW_EPISODES:
+        lines.append(f"  only {final} held-out starts: the mean return will have a wide interval; play more")
     return "\n".join(lines)
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, TextIO
 
 SHOWN: dict[str, tuple[str, str]] = {
+    "episode/return": ("return", "{:.4g}"),
     "reward/mean": ("reward", "{:.3f}"),
     "length/mean": ("length", "{:.1f}"),
     "entropy/mean": ("entropy", "{:.2f}"),
@@ -41,7 +42,7 @@ def summary(metrics: Mapping[str, Any]) -> str:
     """The few metrics that a line has room for."""
     words = []
     for name, (label, form) in SHOWN.items():
-        value = metrics.get(name)
+        value = None if name == "reward/mean" and "episode/return" in metrics else metrics.get(name)
         if isinstance(value, int | float):
             words.append(f"{label} {count(value) if form == 'count' else form.format(value)}")
     return "  ".join(words)
