@@ -128,7 +128,7 @@ def test_settings_of_the_method_do_not_enter_it() -> None:
 def test_overlap_is_counted_over_the_tasks_of_every_phase() -> None:
     """A problem of the evaluation that only the first phase trains on."""
     tasks = [
-        SimpleNamespace(problems=lambda split, texts=texts: [Problem(text, text) for text in texts])
+        SimpleNamespace(capabilities=(), problems=lambda split, texts=texts: [Problem(text, text) for text in texts])
         for texts in (["a b", "leaked problem"], ["c d", "e f"])
     ]
     asked = [Problem("1", "Leaked  problem"), Problem("2", "g")]
