@@ -9,7 +9,7 @@ from gainstage import judging
 from gainstage.chain import Part
 from gainstage.registry import RecipeError
 from gainstage.tracking.numbers import describe, no_room
-from gainstage.types import Batch, Request, Trajectory
+from gainstage.types import Batch, Index, Request, Trajectory
 
 
 class Barren(RuntimeError):
@@ -79,6 +79,19 @@ def pick(trainer: Any, index: int, n: int) -> list[Request]:
         raise RecipeError("select: no entry picks problems; add for instance `shuffle: {samples: 8}`")
     inner = (lambda m: pick(trainer, index + 1, m)) if index + 1 < len(parts) else None
     return trainer._call(parts[index], "next", n, trainer.ctx, inner)
+
+
+def chooser(trainer: Any) -> Any:
+    """The choose onion over the store's view, the first entry outermost; None where select has none that chooses."""
+    parts = [part for part in trainer.chain.select if part.has("choose")]
+    if not parts:
+        return None
+
+    def choose(index: int, n: int) -> Index:
+        inner = (lambda m: choose(index + 1, m)) if index + 1 < len(parts) else None
+        return trainer._call(parts[index], "choose", trainer.chain.store.it, n, trainer.ctx, inner)
+
+    return lambda n: choose(0, n)
 
 
 def onion(trainer: Any, index: int, requests: Sequence[Request], model: Any = None) -> Any:

@@ -205,6 +205,9 @@ class Trainer:
                 self.log(name if part.name == "policy" else f"{part.name}/{name}", value)
             self.models.event(f"update.{part.name}")
         self.models.event("step")
+        for part in self.chain.select:
+            if part.has("feedback"):
+                self._call(part, "feedback", minibatch, self.ctx)
 
     # -- pieces -------------------------------------------------------------------------------------------------------
 
@@ -257,7 +260,7 @@ class Trainer:
             models=self.models, task=chain.task.it, store=chain.store.it, meter=self.meter, seed=seed,
             artifacts=self.artifacts, lr_scale=self.lr_scale, log=self.log, new_group=new_group, judge=judge,
             device=self.models.device,
-            key=lambda group, sample: mix(seed, self.iteration, group, sample),
+            key=lambda group, sample: mix(seed, self.iteration, group, sample), choose=collecting.chooser(self),
         )  # fmt: skip
 
     # -- state --------------------------------------------------------------------------------------------------------

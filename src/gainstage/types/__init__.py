@@ -1,7 +1,7 @@
 """Types that every room shares. Importing this package imports torch and nothing heavier."""
 
 from gainstage.types.columns import KINDS, Batch, collate, column, declared
-from gainstage.types.context import Act, Ctx, Models, Policy, PolicyOut, StoreView
+from gainstage.types.context import Act, Ctx, Index, Models, Policy, PolicyOut, StoreView
 from gainstage.types.records import (
     Author,
     Completion,
@@ -34,6 +34,7 @@ __all__ = [
     "Discrete",
     "EnvStep",
     "Ids",
+    "Index",
     "Message",
     "Models",
     "MultiBinary",

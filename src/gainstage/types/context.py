@@ -67,6 +67,18 @@ class Models(Protocol):
     def scratch(self, role: str) -> AbstractContextManager[Policy]: ...
 
 
+@dataclass(frozen=True)
+class Index:
+    """Transitions of a store: `row` (copy or episode) and `step` of each, `Int64 "N"`, and how much each counts.
+
+    `weight` `Float "N"` corrects for a draw that was not uniform; None = all alike.
+    """
+
+    row: Tensor
+    step: Tensor
+    weight: Tensor | None = None
+
+
 class StoreView(Protocol):
     """What may be asked of a store without changing it."""
 
@@ -102,4 +114,5 @@ class Ctx:
     key: Callable[[int, int], int] = lambda group, sample: 0
     new_group: Callable[[], int] = lambda: 0
     judge: Callable[[Problem, str], Verdict] | None = None
+    choose: Callable[[int], Index] | None = None
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))

@@ -1,0 +1,185 @@
+"""Actors for continuous actions in bounds: a squashed normal and a deterministic one. They act in [-1, 1]."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gainstage.ops.distributions import gaussian_log_prob, log_squash
+from gainstage.policies.control.action_heads import rescale
+from gainstage.policies.control.handle import NetHandle, Trunk
+from gainstage.registry import RecipeError, component
+from gainstage.types import Act, Batch, PolicyOut
+from gainstage.types.spaces import Box, Space, describe_space
+
+LOG_STD = (-5.0, 2.0)
+"""Bounds of the log-std before the squash."""
+
+
+def bounded_box(space: Space, role: str) -> Box:
+    """The space itself, where it is continuous and bounded.
+
+    Raises:
+        RecipeError: choices, or bounds that are not finite.
+    """
+    if not isinstance(space, Box) or not space.bounded:
+        raise RecipeError(
+            f"models.{role}: this net acts in continuous bounds; the task's actions are {describe_space(space)}. "
+            "Use a method for choices (dqn, ppo), or for unbounded actions ppo"
+        )
+    return space
+
+
+class BoundedHandle(NetHandle):
+    """An actor whose actions lie in [-1, 1]; `to_env` brings them into the environment's bounds."""
+
+    def bound(self, space: Box) -> None:
+        self.shape = space.shape
+        self.low = space.low.reshape(-1).to(self.device)
+        self.high = space.high.reshape(-1).to(self.device)
+
+    def to_env(self, action: Tensor) -> Tensor:
+        return rescale(action, self.low, self.high).reshape(-1, *self.shape)
+
+
+class SquashedNet(nn.Module):
+    """Trunk, mean and log-std."""
+
+    def __init__(self, observations: Space, actions: int, hidden: list[int], act: str, normalise: bool) -> None:
+        super().__init__()
+        self.trunk = Trunk(observations, hidden, act, normalise=normalise)
+        self.out = nn.Linear(self.trunk.width, 2 * actions)
+
+    def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        mean, raw = self.out(self.trunk(obs)).chunk(2, -1)
+        low, high = LOG_STD
+        return mean, low + 0.5 * (high - low) * (torch.tanh(raw) + 1)
+
+
+class SquashedActor(BoundedHandle):
+    """Draws from a normal squashed by tanh (SAC, arXiv 1801.01290, appendix C)."""
+
+    module: SquashedNet
+
+    @torch.no_grad()
+    def act(self, obs: Tensor, state: Any = None, *, explore: bool = True) -> Act:
+        mean, log_std = self.module(obs)
+        raw = mean + log_std.exp() * torch.randn_like(mean) if explore else mean
+        return Act(torch.tanh(raw), None, state)
+
+    def sample(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        """A reparametrised action in [-1, 1] and its log-prob, with gradients: `obs "N *"` to `"N A"`, `"N"`."""
+        self.charge(len(obs))
+        mean, log_std = self.module(obs)
+        raw = mean + log_std.exp() * torch.randn_like(mean)
+        logp = gaussian_log_prob(raw, mean, log_std) - log_squash(raw).sum(-1)
+        return torch.tanh(raw), logp
+
+    def evaluate(self, batch: Batch, want: Sequence[str] = ()) -> PolicyOut:
+        """Log-probs of stored actions in [-1, 1], pulled off the bounds by 1e-6 so that they are finite."""
+        obs, action = batch["obs"][:, :-1], batch["actions"]
+        lead = obs.shape[:2]
+        self.charge(lead[0] * lead[1])
+        mean, log_std = self.module(obs.flatten(0, 1))
+        raw = torch.atanh(action.flatten(0, 1).clamp(-1 + 1e-6, 1 - 1e-6))
+        logp = gaussian_log_prob(raw, mean, log_std) - log_squash(raw).sum(-1)
+        extras = {"mean": torch.tanh(mean).reshape(*lead, -1)}
+        return PolicyOut(logp.reshape(lead), None, None, extras)
+
+
+@component("net")
+@dataclass
+class TanhGaussian:
+    """SAC's actor: a state-dependent normal squashed into the action bounds.
+
+    Args:
+        hidden: widths of the hidden layers.
+        activation: relu, tanh, elu, silu or gelu.
+        normalise: standardise vector observations by running statistics.
+        weights: folder of saved weights to start from.
+    """
+
+    hidden: list[int] = field(default_factory=lambda: [256, 256])
+    activation: str = "relu"
+    normalise: bool = False
+    weights: str = ""
+
+    fits_task = True
+
+    def make(
+        self, *, role: str, meter: Any, device: torch.device, trained: bool, task: Any, of: Any = None
+    ) -> SquashedActor:
+        space = bounded_box(task.action_space, role)
+        net = SquashedNet(task.observation_space, int(space.low.numel()), self.hidden, self.activation, self.normalise)
+        handle = SquashedActor(net, role, meter, device, {"net": "tanh_gaussian", **asdict(self)})
+        return ready(handle, space, self.weights, trained)
+
+
+class DeterministicNet(nn.Module):
+    """Trunk and a tanh output."""
+
+    def __init__(self, observations: Space, actions: int, hidden: list[int], act: str, normalise: bool) -> None:
+        super().__init__()
+        self.trunk = Trunk(observations, hidden, act, normalise=normalise)
+        self.out = nn.Linear(self.trunk.width, actions)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        return torch.tanh(self.out(self.trunk(obs)))
+
+
+class DeterministicActor(BoundedHandle):
+    """One action a state. Exploration is the rollout's business (`gaussian_noise`, `ou_noise`)."""
+
+    module: DeterministicNet
+
+    @torch.no_grad()
+    def act(self, obs: Tensor, state: Any = None, *, explore: bool = True) -> Act:
+        return Act(self.module(obs), None, state)
+
+    def sample(self, obs: Tensor) -> tuple[Tensor, None]:
+        """The action with its gradient; it has no log-prob."""
+        self.charge(len(obs))
+        return self.module(obs), None
+
+
+@component("net")
+@dataclass
+class TanhMlp:
+    """A deterministic actor in the action bounds (DDPG, TD3).
+
+    Args:
+        hidden: widths of the hidden layers.
+        activation: relu, tanh, elu, silu or gelu.
+        normalise: standardise vector observations by running statistics.
+        weights: folder of saved weights to start from.
+    """
+
+    hidden: list[int] = field(default_factory=lambda: [256, 256])
+    activation: str = "relu"
+    normalise: bool = False
+    weights: str = ""
+
+    fits_task = True
+
+    def make(
+        self, *, role: str, meter: Any, device: torch.device, trained: bool, task: Any, of: Any = None
+    ) -> DeterministicActor:
+        space = bounded_box(task.action_space, role)
+        net = DeterministicNet(
+            task.observation_space, int(space.low.numel()), self.hidden, self.activation, self.normalise
+        )
+        handle = DeterministicActor(net, role, meter, device, {"net": "tanh_mlp", **asdict(self)})
+        return ready(handle, space, self.weights, trained)
+
+
+def ready(handle: Any, space: Box, weights: str, trained: bool) -> Any:
+    """The last steps of making an actor: bounds, saved weights, whether it learns."""
+    handle.bound(space)
+    if weights:
+        handle.load(weights)
+    handle.module.requires_grad_(trained)
+    return handle

@@ -1,0 +1,170 @@
+"""Action values: nets that act by them (choices), and critics of continuous actions."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gainstage.models.mlp import Ensemble
+from gainstage.policies.control.actors import bounded_box
+from gainstage.policies.control.handle import Encoder, NetHandle, Trunk
+from gainstage.registry import RecipeError, component
+from gainstage.types import Act
+from gainstage.types.spaces import Discrete, Space, describe_space
+
+
+class CriticNet(nn.Module):
+    """`members` critics of continuous actions side by side."""
+
+    def __init__(self, observations: Space, actions: int, spec: QCritic) -> None:
+        super().__init__()
+        self.encoder = Encoder(observations, spec.normalise)
+        sizes = [self.encoder.width + actions, *spec.hidden, 1]
+        self.heads = Ensemble(spec.members, sizes, spec.activation, norm=spec.norm)
+
+    def forward(self, obs: Tensor, action: Tensor) -> Tensor:
+        return self.heads(torch.cat((self.encoder(obs), action), -1)).squeeze(-1)
+
+
+class Critic(NetHandle):
+    """`q(obs, action)`: values of continuous actions by every member."""
+
+    module: CriticNet
+
+    def q(self, obs: Tensor, action: Tensor) -> Tensor:
+        """`obs "N *"`, `action "N A"` in [-1, 1] to `"M N"`."""
+        self.charge(len(obs))
+        return self.module(obs, action)
+
+
+@component("net", "q_critic")
+@dataclass
+class QCritic:
+    """Critics of continuous actions, several side by side in one batched product.
+
+    Args:
+        members: critics; 2 = the twin critics of TD3 and SAC.
+        hidden: widths of the hidden layers.
+        activation: relu, tanh, elu, silu or gelu.
+        norm: layer norm before each activation.
+        normalise: standardise vector observations by running statistics.
+    """
+
+    members: int = 2
+    hidden: list[int] = field(default_factory=lambda: [256, 256])
+    activation: str = "relu"
+    norm: bool = False
+    normalise: bool = False
+
+    fits_task = True
+
+    def make(self, *, role: str, meter: Any, device: torch.device, trained: bool, task: Any, of: Any = None) -> Critic:
+        space = bounded_box(task.action_space, role)
+        net = CriticNet(task.observation_space, int(space.low.numel()), self)
+        net.requires_grad_(trained)
+        return Critic(net, role, meter, device, {"net": "q_critic", **asdict(self)})
+
+
+class QNet(nn.Module):
+    """Trunk and one value a choice."""
+
+    def __init__(self, observations: Space, actions: int, spec: QNetwork) -> None:
+        super().__init__()
+        self.trunk = Trunk(observations, spec.hidden, spec.activation, normalise=spec.normalise)
+        self.out = nn.Linear(self.trunk.width, actions)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        return self.out(self.trunk(obs))
+
+
+class QPolicy(NetHandle):
+    """Acts by the highest value. Exploration is the rollout's business (`epsilon_greedy`)."""
+
+    module: QNet
+
+    def q(self, obs: Tensor) -> Tensor:
+        """`obs "N *"` to `"N A"`."""
+        self.charge(len(obs))
+        return self.module(obs)
+
+    @torch.no_grad()
+    def act(self, obs: Tensor, state: Any = None, *, explore: bool = True) -> Act:
+        return Act(self.module(obs).argmax(-1), None, state)
+
+    def to_env(self, action: Tensor) -> Tensor:
+        return action
+
+
+@component("net", "q_network")
+@dataclass
+class QNetwork:
+    """Values of every choice (DQN).
+
+    Args:
+        hidden: widths of the hidden layers.
+        activation: relu, tanh, elu, silu or gelu.
+        normalise: standardise vector observations by running statistics.
+        weights: folder of saved weights to start from.
+    """
+
+    hidden: list[int] = field(default_factory=lambda: [120, 84])
+    activation: str = "relu"
+    normalise: bool = False
+    weights: str = ""
+
+    fits_task = True
+
+    def make(self, *, role: str, meter: Any, device: torch.device, trained: bool, task: Any, of: Any = None) -> QPolicy:
+        if not isinstance(task.action_space, Discrete):
+            raise RecipeError(
+                f"models.{role}: q_network values choices; the task's actions are {describe_space(task.action_space)}. "
+                "Use a method for continuous actions (sac, td3, ppo)"
+            )
+        net = QNet(task.observation_space, task.action_space.n, self)
+        handle = QPolicy(net, role, meter, device, {"net": "q_network", **asdict(self)})
+        if self.weights:
+            handle.load(self.weights)
+        net.requires_grad_(trained)
+        return handle
+
+
+class ScalarNet(nn.Module):
+    """One number, kept as its logarithm."""
+
+    def __init__(self, start: float) -> None:
+        super().__init__()
+        self.log = nn.Parameter(torch.tensor(float(start)).log())
+
+
+class Scalar(NetHandle):
+    """A positive number that is learned: a temperature or a multiplier."""
+
+    module: ScalarNet
+
+    @property
+    def value(self) -> Tensor:
+        return self.module.log.exp()
+
+
+@component("net")
+@dataclass
+class LogScalar:
+    """A positive number with a gradient, learned in its logarithm.
+
+    Args:
+        start: first value.
+    """
+
+    start: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.start > 0:
+            raise ValueError(f"start must be positive, got {self.start}")
+
+    def make(self, *, role: str, meter: Any, device: torch.device, trained: bool, of: Any = None) -> Scalar:
+        net = ScalarNet(self.start)
+        net.requires_grad_(trained)
+        return Scalar(net, role, meter, device, {"net": "log_scalar", **asdict(self)})

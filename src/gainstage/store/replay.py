@@ -1,0 +1,190 @@
+"""Replay of transitions: a ring of what all copies did, drawn from again and again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gainstage.ops.noise import mix
+from gainstage.registry import RecipeError, component
+from gainstage.types import Batch, Index, column
+
+column("discount", "step")  # what the value after a decision counts: gamma to the number of steps that its reward spans
+column("weight_draw", "row")  # importance weight of a row that was not drawn uniformly
+
+KEPT = ("obs", "next_obs", "actions", "rewards", "terminated", "cut", "mask")
+
+
+@component("store")
+@dataclass
+class Replay:
+    """Keeps the last `capacity` transitions and hands out `plan.updates` draws of `plan.minibatch` an iteration.
+
+    Draws are uniform unless select has an entry that chooses. A row is one transition: `obs` `[N, 2, *]` is before and
+    after, the true observation also where an episode ended.
+
+    Args:
+        capacity: transitions; the oldest give way.
+        least: transitions that must be there before the first draw.
+        n_step: rewards that a row adds up, discounted, before the value: up to the end of the episode. 1 = one.
+        gamma: discount inside those; only read where `n_step` is above 1.
+        keep: further columns to be kept, for instance `info/cost`.
+    """
+
+    capacity: int = 1_000_000
+    least: int = 1
+    n_step: int = 1
+    gamma: float = 0.99
+    keep: list[str] = field(default_factory=list)
+
+    draws = True
+    """A round is one minibatch."""
+    writes: tuple[str, ...] = field(default=("obs", "actions", "rewards", "terminated", "cut", "mask"), init=False)
+
+    def __post_init__(self) -> None:
+        if self.capacity < 1 or self.least < 1 or self.n_step < 1:
+            raise ValueError("capacity, least and n_step must be at least 1")
+        if not 0 <= self.gamma <= 1:
+            raise ValueError(f"gamma must lie in [0, 1], got {self.gamma}")
+        if self.least > self.capacity:
+            raise ValueError(f"least ({self.least}) is more than the ring holds ({self.capacity})")
+        self.columns: dict[str, Tensor] = {}
+        self.copies = self.length = self.clock = 0
+        self.holes = False
+
+    # -- writing ----------------------------------------------------------------------------------------------------
+
+    def add(self, experience: Batch, ctx: Any) -> None:
+        """Write a fragment of every copy, `[B, T]`, behind the last one.
+
+        Raises:
+            RecipeError: the rollout brings no columns of a simulator, or another number of copies than before.
+        """
+        if not isinstance(experience, Batch):
+            raise RecipeError("store.replay keeps steps of environments; it needs a rollout such as env_steps")
+        found = {name: experience[name] for name in (*KEPT, *self.keep) if name in experience}
+        copies, steps = experience["rewards"].shape[:2]
+        if not self.columns:
+            self._allocate(found, copies)
+        if copies != self.copies:
+            raise RecipeError(f"store.replay holds {self.copies} copies, the rollout brings {copies}")
+        if steps > self.length:
+            raise RecipeError(
+                f"store.replay.capacity {self.capacity} is less than one iteration's {copies * steps} steps"
+            )
+        self.holes |= not bool(found["mask"].all())
+        places = (self.clock + torch.arange(steps)) % self.length
+        for name, ring in self.columns.items():
+            value = found[name]
+            value = value[:, :-1] if name == "obs" else value
+            ring[places] = value.transpose(0, 1).to(ring.device)
+        self.clock += steps
+
+    def _allocate(self, found: Mapping[str, Tensor], copies: int) -> None:
+        self.copies, self.length = copies, max(1, self.capacity // copies)
+        for name, value in found.items():
+            self.columns[name] = torch.zeros(self.length, copies, *value.shape[2:], dtype=value.dtype)
+
+    # -- looking ----------------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return min(self.clock, self.length) * self.copies
+
+    @property
+    def oldest(self) -> int:
+        """Step of the oldest transition that is still there, counted from the start of the run."""
+        return max(0, self.clock - self.length)
+
+    def column(self, name: str) -> Tensor:
+        """A whole column `"L B *"`: row `step % L`. Not to be changed."""
+        return self.columns[name]
+
+    def at(self, name: str, step: Tensor, copy: Tensor) -> Tensor:
+        """Entries of a column at given steps (counted from the start of the run) of given copies."""
+        return self.columns[name][step % self.length, copy]
+
+    # -- reading ----------------------------------------------------------------------------------------------------
+
+    def rounds(self, plan: Any, ctx: Any) -> Iterator[Batch]:
+        """The iteration's draws; none before `least` transitions are there."""
+        if len(self) < self.least:
+            return
+        generator = torch.Generator().manual_seed(mix("replay", ctx.seed, ctx.iteration))
+        for _ in range(plan.updates):
+            count = plan.minibatch or 256
+            index = ctx.choose(count) if ctx.choose is not None else self.uniform(count, generator)
+            yield self.draw(index, ctx)
+
+    def uniform(self, count: int, generator: torch.Generator) -> Index:
+        """Every transition alike."""
+        size = len(self)
+        number = torch.randint(size, (count,), generator=generator)
+        step, copy = self.oldest + number // self.copies, number % self.copies
+        if self.holes:
+            real = self.at("mask", step, copy)
+            while not bool(real.all()):
+                number = torch.where(real, number, torch.randint(size, (count,), generator=generator))
+                step, copy = self.oldest + number // self.copies, number % self.copies
+                real = self.at("mask", step, copy)
+        return Index(copy, step)
+
+    def draw(self, index: Index, ctx: Any = None) -> Batch:
+        """The transitions of an index as a batch of rows with one decision each."""
+        step, copy = index.step, index.row
+        last, extra = step, {}
+        if self.n_step > 1:
+            last, reward, discount = self._sum(step, copy)
+            extra = {"rewards": reward, "discount": discount}
+        out: dict[str, Tensor] = {}
+        for name in self.columns:
+            if name == "next_obs":
+                continue
+            if name == "obs":
+                out["obs"] = torch.stack((self.at("obs", step, copy), self.at("next_obs", last, copy)), 1)
+            elif name in ("terminated", "cut"):
+                out[name] = self.at(name, last, copy).unsqueeze(1)
+            else:
+                out[name] = self.at(name, step, copy).unsqueeze(1)
+        out |= {name: value.unsqueeze(1) for name, value in extra.items()}
+        if index.weight is not None:
+            out["weight_draw"] = index.weight
+        device = getattr(ctx, "device", torch.device("cpu"))
+        if device.type != "cpu":
+            out = {name: value.to(device) for name, value in out.items()}
+        return Batch(out, origin=(copy, step))
+
+    def _sum(self, step: Tensor, copy: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Step of the last transition that a row spans, its discounted reward, and what the value after it counts."""
+        last, running = step.clone(), torch.ones_like(step, dtype=torch.bool)
+        reward, discount = torch.zeros(len(step)), torch.ones(len(step))
+        for k in range(self.n_step):
+            here = step + k
+            running = running & (here < self.clock)
+            if k:
+                running = running & self.at("mask", here, copy)
+            reward = reward + torch.where(running, discount * self.at("rewards", here, copy), 0.0)
+            discount = torch.where(running, discount * self.gamma, discount)
+            last = torch.where(running, here, last)
+            running = running & ~(self.at("terminated", here, copy) | self.at("cut", here, copy))
+        return last, reward, discount
+
+    # -- state ------------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        filled = min(self.clock, self.length)
+        return {
+            "clock": self.clock, "copies": self.copies, "length": self.length, "holes": self.holes,
+            "columns": {name: ring[:filled] for name, ring in self.columns.items()},
+        }  # fmt: skip
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.clock, self.copies, self.length = int(state["clock"]), int(state["copies"]), int(state["length"])
+        self.holes = bool(state["holes"])
+        for name, saved in state["columns"].items():
+            ring = torch.zeros(self.length, *saved.shape[1:], dtype=saved.dtype)
+            ring[: len(saved)] = saved
+            self.columns[name] = ring
