@@ -1,0 +1,391 @@
+"""Rooms with doors and keys as a turning agent sees them: MiniGrid's rules as tensors, equal to it step by step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from gainstage.registry import component
+from gainstage.tasks.control import room_layouts
+from gainstage.tasks.control.batched_env import Simulation, State, TaskEnv
+from gainstage.tasks.control.room_layouts import (
+    BALL,
+    BOX,
+    CLOSED,
+    DOOR,
+    EMPTY,
+    FLOOR,
+    GOAL,
+    GREY,
+    KEY,
+    LAVA,
+    OPEN,
+    STEPS,
+    WALL,
+    Plan,
+)
+from gainstage.types.spaces import Box, Discrete, Space
+
+VIEW = 7
+"""Cells a side of what the agent sees; it stands in the middle of the near edge."""
+EDGE = VIEW - 1
+"""Walls kept around every plan, so that no view leaves it."""
+COLOURS, STATES = 6, 3
+View = Literal["picture", "ones", "place"]
+
+
+def code(kind: Any, colour: Any = 0, state: Any = 0) -> Any:
+    """A cell as one number below 256."""
+    return (kind * COLOURS + colour) * STATES + state
+
+
+NOTHING = code(EMPTY)
+CODES = 11 * COLOURS * STATES
+TABLE = torch.tensor(
+    [[c // (COLOURS * STATES), c // STATES % COLOURS, c % STATES] for c in range(CODES)], dtype=torch.uint8
+)
+"""Code -> (kind, colour, state)."""
+KIND = TABLE[:, 0].long()
+WALKABLE = torch.isin(KIND, torch.tensor([EMPTY, FLOOR, GOAL, LAVA])) | ((KIND == DOOR) & (TABLE[:, 2] == OPEN))
+CLEAR = ((KIND != WALL) & ((KIND != DOOR) | (TABLE[:, 2] == OPEN))).to(torch.float32)
+ONES = torch.cat([one_hot(TABLE[:, i].long(), n) for i, n in enumerate((11, COLOURS, STATES))], dim=1).to(torch.float32)
+MOVABLE = torch.isin(KIND, torch.tensor([KEY, BALL, BOX]))
+
+
+@dataclass
+class Rooms(Simulation):
+    """What the worlds of rooms share. A subclass draws the plans."""
+
+    ACTIONS: ClassVar[int] = 7
+    """turn left, turn right, forward, pick up, drop, toggle, nothing."""
+    PRIZE: ClassVar[int] = GOAL
+    """What ends an episode with success: walking onto a goal, or picking up a thing of this kind."""
+
+    view: View = "picture"
+    layouts: int = 512
+    seed: int = 0
+    time_cost: float = 0.9
+    max_steps: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.layouts < 1:
+            raise ValueError(f"layouts must be at least 1, got {self.layouts}")
+        self.max_steps = self.patience() if self.max_steps is None else self.max_steps
+        self.action_space = Discrete(self.ACTIONS)
+
+    def patience(self) -> int:
+        """Steps of an episode where `max_steps` is not set."""
+        raise NotImplementedError
+
+    def draw_plans(self) -> tuple[Plan, ...]:
+        """The pool of plans."""
+        raise NotImplementedError
+
+    @cached_property
+    def plans(self) -> tuple[Plan, ...]:
+        return self.draw_plans()
+
+    @cached_property
+    def observation_space(self) -> Space:  # type: ignore[override]
+        if self.view == "picture":
+            return Box.of(0, 255, (VIEW, VIEW, 3), dtype=torch.uint8)
+        if self.view == "ones":
+            return Box.of(0, 1, (VIEW * VIEW * (11 + COLOURS + STATES),))
+        height, width, _ = self.plans[0].cells.shape
+        return Box.of(0, 1, (height * width + 4,))
+
+    def make(self, copies: int, device: torch.device | str = "cpu") -> RoomsEnv:
+        return RoomsEnv(self, copies, device)
+
+
+class RoomsEnv(TaskEnv[Rooms]):
+    """State: `cells "B (H+12)(W+12)"` (codes, walls around), `place` (index into them), `direction` (0 right, 1 down,
+    2 left, 3 up), `carried` (code, or that of nothing), `plan` (which one), all but the first `Int64 "B"`.
+
+    Facts of a step: `success`; `place`, the cell of the plan in reading order; `room`, its number; `carrying`; and
+    whether this step `opened` a door or `picked` something up.
+    """
+
+    def __init__(self, task: Rooms, size: int, device: torch.device | str = "cpu") -> None:
+        super().__init__(task, size, device)
+        plans = task.plans
+        self.height, self.width, _ = plans[0].cells.shape
+        self.pitch = self.width + 2 * EDGE
+        cells = np.stack([plan.cells for plan in plans]).astype(np.int64)
+        codes = np.pad(
+            code(cells[..., 0], cells[..., 1], cells[..., 2]),
+            ((0, 0), (EDGE, EDGE), (EDGE, EDGE)),
+            constant_values=code(WALL, GREY),
+        )
+        on = self.device
+        self.codes = torch.from_numpy(codes.reshape(len(plans), -1)).to(on, torch.uint8)
+        self.rooms = torch.from_numpy(np.stack([plan.rooms.reshape(-1) for plan in plans])).to(on)
+        self.starts = torch.tensor([(p.start[1] + EDGE) * self.pitch + p.start[0] + EDGE for p in plans], device=on)
+        self.facing = torch.tensor([-1 if p.direction is None else p.direction for p in plans], device=on)
+        self.ahead = torch.tensor([y * self.pitch + x for x, y in STEPS], device=on)
+        self.window = _window(self.ahead)
+        self.table, self.kind, self.walkable = TABLE.to(on), KIND.to(on), WALKABLE.to(on)
+        self.movable, self.clear, self.ones = MOVABLE.to(on), CLEAR.to(on), ONES.to(on)
+        self.lit, self.onward, self.unpacked = (t.to(on) for t in _light())
+        self.bits = 2.0 ** torch.arange(VIEW, device=on)
+
+    def start(self) -> State:
+        drawn = self.draw(2)
+        plan = (drawn[:, 0] * len(self.codes)).long()
+        turned = (drawn[:, 1] * 4).long()
+        return {
+            "cells": self.codes[plan],
+            "place": self.starts[plan],
+            "direction": torch.where(self.facing[plan] < 0, turned, self.facing[plan]),
+            "carried": torch.full_like(plan, NOTHING),
+            "plan": plan,
+        }
+
+    def advance(self, state: State, action: Tensor) -> tuple[State, Tensor, Tensor, dict[str, Tensor]]:
+        cells, carried = state["cells"], state["carried"]
+        front = state["place"] + self.ahead[state["direction"]]
+        seen = cells.gather(1, front.unsqueeze(1)).squeeze(1).long()
+        kind, empty = self.kind[seen], carried == NOTHING
+        walks = (action == 2) & self.walkable[seen]
+        picks = (action == 3) & self.movable[seen] & empty
+        drops = (action == 4) & (seen == NOTHING) & ~empty
+        toggled = torch.where(action == 5, self._toggle(seen, carried), seen)
+        new = torch.where(picks, NOTHING, torch.where(drops, carried, toggled))
+        place = torch.where(walks, front, state["place"])
+        direction = (state["direction"] + (action == 1).long() - (action == 0).long()) % 4
+        after = {
+            "cells": cells.scatter(1, front.unsqueeze(1), new.to(torch.uint8).unsqueeze(1)),
+            "place": place,
+            "direction": direction,
+            "carried": torch.where(picks, seen, torch.where(drops, NOTHING, carried)),
+            "plan": state["plan"],
+        }
+        prize = (walks if self.task.PRIZE == GOAL else picks) & (kind == self.task.PRIZE)
+        worth = 1 - self.task.time_cost * (self.elapsed + 1) / (self.max_steps or 1)
+        opened = (kind == DOOR) & (new != seen) & (new % STATES == OPEN)
+        facts = {"success": prize, "opened": opened, "picked": picks, "carrying": after["carried"] != NOTHING}
+        return after, worth * prize, prize | (walks & (kind == LAVA)), facts | self._where(place, state["plan"])
+
+    def _where(self, place: Tensor, plan: Tensor) -> dict[str, Tensor]:
+        """The cell without the walls around, and its room."""
+        cell = (place // self.pitch - EDGE) * self.width + place % self.pitch - EDGE
+        return {"place": cell, "room": self.rooms[plan, cell]}
+
+    def _toggle(self, seen: Tensor, carried: Tensor) -> Tensor:
+        """What a cell turns into: doors open and close, locked ones by their key alone; a box is gone."""
+        state, kind = seen % STATES, self.kind[seen]
+        fits = carried == code(KEY, seen // STATES % COLOURS)
+        other = torch.where(state == OPEN, CLOSED, torch.where((state == CLOSED) | fits, OPEN, state))
+        return torch.where(kind == DOOR, seen - state + other, torch.where(kind == BOX, NOTHING, seen))
+
+    # -- what is seen -------------------------------------------------------------------------------------------------
+
+    def observe(self, state: State) -> Tensor:
+        if self.task.view == "place":
+            return self._place(state)
+        codes = self._look(state).flatten().int()
+        if self.task.view == "picture":
+            return self.table.index_select(0, codes).view(-1, VIEW, VIEW, 3)
+        return self.ones.index_select(0, codes).view(len(state["place"]), -1)
+
+    def _look(self, state: State) -> Tensor:
+        """Codes `UInt8 "B 49"` of the cells in view, column by column as MiniGrid has them; 0 where none is seen."""
+        at = state["place"].unsqueeze(1) + self.window[state["direction"]]
+        codes = state["cells"].gather(1, at)
+        clear = self.clear.index_select(0, codes.flatten().int()).view(-1, VIEW, VIEW)
+        rows = torch.einsum("bij,i->bj", clear, self.bits).long()  # bit i of row j: column i lets light through
+        light = torch.full_like(rows[:, 0], 1 << VIEW // 2)
+        lit = []
+        for row in range(VIEW - 1, -1, -1):
+            key = light * 2**VIEW + rows[:, row]
+            lit.append(self.lit[key])
+            light = self.onward[key]
+        seen = self.unpacked[torch.stack(lit[::-1], dim=1)]  # row, column
+        codes *= seen.transpose(1, 2).reshape(-1, VIEW * VIEW)
+        codes[:, VIEW // 2 * VIEW + EDGE] = state["carried"].to(torch.uint8)
+        return codes
+
+    def _place(self, state: State) -> Tensor:
+        """Ones at the agent's cell and at its direction."""
+        cell = self._where(state["place"], state["plan"])["place"]
+        shown = torch.zeros(len(cell), self.height * self.width + 4, device=self.device)
+        shown.scatter_(1, cell.unsqueeze(1), 1.0)
+        return shown.scatter_(1, self.height * self.width + state["direction"].unsqueeze(1), 1.0)
+
+
+def _window(ahead: Tensor) -> Tensor:
+    """Offsets `Int64 "4 49"` of the cells in view, by direction: column i is i-3 to the right, row j 6-j ahead."""
+    aside = ahead.roll(-1)  # what is ahead after a turn to the right
+    column, row = torch.meshgrid(torch.arange(VIEW), torch.arange(VIEW), indexing="ij")
+    column, row = (t.flatten().to(ahead.device) for t in (column - VIEW // 2, EDGE - row))
+    return aside.unsqueeze(1) * column + ahead.unsqueeze(1) * row
+
+
+@lru_cache(maxsize=1)
+def _light() -> tuple[Tensor, Tensor, Tensor]:
+    """How light spreads in a row, for every set of lit cells and of clear ones: what is lit here, and in the next row.
+
+    Light goes from a clear cell to both sides within the row, and to the three cells before it in the next row. Sets
+    are numbers of `VIEW` bits; the third table is their bits.
+    """
+    full = 2**VIEW - 1
+    lit, clear = (t.flatten() for t in torch.meshgrid(torch.arange(full + 1), torch.arange(full + 1), indexing="ij"))
+    for _ in range(VIEW):
+        through = lit & clear
+        lit = lit | ((through << 1 | through >> 1) & full)
+    through = lit & clear
+    unpacked = (torch.arange(full + 1).unsqueeze(1) >> torch.arange(VIEW) & 1).to(torch.uint8)
+    return lit, (through | through << 1 | through >> 1) & full, unpacked
+
+
+# -- the worlds -------------------------------------------------------------------------------------------------------
+
+
+@component("task")
+@dataclass
+class MultiRoom(Rooms):
+    """Go through a chain of rooms, opening a door to each, to the goal in the last; a new plan every episode.
+
+    As MiniGrid's MultiRoom: reward 1 - time_cost x steps / max_steps at the goal, nothing else.
+
+    Args:
+        view: `picture` (7 x 7 cells ahead, kind, colour and state of each), `ones` (the same as ones and zeros), or
+            `place` (the agent's cell and direction as ones: tells no doors, so for one layout only).
+        layouts: plans in the pool that episodes draw from.
+        seed: of the pool.
+        time_cost: share of the reward that is lost by the last step.
+        max_steps: an episode is cut off after so many; null = 20 a room.
+        rooms: of the chain.
+        room_size: cells a side, walls included, of the largest room; the smallest has 4.
+        size: cells a side of the grid.
+    """
+
+    name: ClassVar[str] = "multi_room"
+
+    rooms: int = 4
+    room_size: int = 5
+    size: int = 19
+
+    def __post_init__(self) -> None:
+        if self.rooms < 1 or self.room_size < 4 or self.size < self.room_size:
+            raise ValueError(
+                "rooms must be at least 1, room_size at least 4 and size at least room_size, "
+                f"got {self.rooms}, {self.room_size} and {self.size}"
+            )
+        super().__post_init__()
+
+    def patience(self) -> int:
+        return 20 * self.rooms
+
+    def draw_plans(self) -> tuple[Plan, ...]:
+        return _pool(room_layouts.multi_room, (self.rooms, self.room_size, self.size), self.layouts, self.seed)
+
+
+@component("task")
+@dataclass
+class KeyCorridor(Rooms):
+    """Find the key on the left of a corridor, open the locked room on its right, pick up the ball there.
+
+    As MiniGrid's KeyCorridor: reward 1 - time_cost x steps / max_steps for the ball, nothing else.
+
+    Args:
+        view, layouts, seed, time_cost: as `multi_room` has them.
+        max_steps: an episode is cut off after so many; null = 30 x room_size^2.
+        room_size: cells a side, walls included.
+        rows: of rooms.
+    """
+
+    name: ClassVar[str] = "key_corridor"
+    PRIZE: ClassVar[int] = BALL
+
+    room_size: int = 3
+    rows: int = 1
+
+    def __post_init__(self) -> None:
+        if self.room_size < 3 or self.rows < 1:
+            raise ValueError(f"room_size must be at least 3 and rows at least 1, got {self.room_size} and {self.rows}")
+        super().__post_init__()
+
+    def patience(self) -> int:
+        return 30 * self.room_size**2
+
+    def draw_plans(self) -> tuple[Plan, ...]:
+        return _pool(room_layouts.key_corridor, (self.room_size, self.rows), self.layouts, self.seed)
+
+
+@component("task")
+@dataclass
+class DoorKey(Rooms):
+    """Take the key, open the door with it, walk to the goal behind it.
+
+    As MiniGrid's DoorKey: reward 1 - time_cost x steps / max_steps at the goal, nothing else.
+
+    Args:
+        view, layouts, seed, time_cost: as `multi_room` has them.
+        max_steps: an episode is cut off after so many; null = 10 x size^2.
+        size: cells a side of the grid.
+    """
+
+    name: ClassVar[str] = "door_key"
+
+    size: int = 6
+
+    def __post_init__(self) -> None:
+        if self.size < 5:
+            raise ValueError(f"size must be at least 5, got {self.size}")
+        super().__post_init__()
+
+    def patience(self) -> int:
+        return 10 * self.size**2
+
+    def draw_plans(self) -> tuple[Plan, ...]:
+        return _pool(room_layouts.door_key, (self.size,), self.layouts, self.seed)
+
+
+@component("task")
+@dataclass
+class FourRooms(Rooms):
+    """Four rooms with gaps in their walls: from one corner to the opposite one, seen as cell and direction.
+
+    The plan is always the same (gaps in the middle of the walls) where `layouts` is 1, else start, goal and gaps are
+    drawn. Actions: turn left, turn right, forward.
+
+    Args:
+        view, seed: as `multi_room` has them.
+        layouts: plans in the pool; 1 = the fixed one.
+        time_cost: share of the reward that is lost by the last step.
+        max_steps: an episode is cut off after so many; null = 200.
+        size: cells a side of the grid, odd.
+    """
+
+    name: ClassVar[str] = "four_rooms"
+    ACTIONS: ClassVar[int] = 3
+
+    view: View = "place"
+    layouts: int = 1
+    time_cost: float = 0.0
+    size: int = 19
+
+    def __post_init__(self) -> None:
+        if self.size < 7 or self.size % 2 == 0:
+            raise ValueError(f"size must be odd and at least 7, got {self.size}")
+        super().__post_init__()
+
+    def patience(self) -> int:
+        return 200
+
+    def draw_plans(self) -> tuple[Plan, ...]:
+        if self.layouts == 1:
+            return (room_layouts.four_rooms(None, self.size),)
+        return _pool(room_layouts.four_rooms, (self.size,), self.layouts, self.seed)
+
+
+@lru_cache(maxsize=16)
+def _pool(draw: object, settings: tuple[int, ...], count: int, seed: int) -> tuple[Plan, ...]:
+    return tuple(room_layouts.draw_plans(lambda rng: draw(rng, *settings), count, seed))  # type: ignore[operator]
