@@ -19,6 +19,7 @@ OWN = {
     "reach": {"max_steps": 9},
     "identity": {"space": "box", "view": "pieces"},
     "memory_cue": {},
+    "grid_world": {"map": "pellets", "slip": 0.3, "max_steps": 20},
     "multi_room": {"layouts": 30, "max_steps": 14},
     "key_corridor": {"layouts": 30, "rows": 2, "view": "ones", "max_steps": 14},
     "door_key": {"layouts": 30, "max_steps": 14},
