@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from gainstage import __version__
-from gainstage.cli import audit, catalogue, compare, doctor, evaluate, ledger, models, reproduce, train
+from gainstage.cli import audit, catalogue, check_env, compare, doctor, evaluate, ledger, models, reproduce, train
 
 app = typer.Typer(
     name="gainstage",
@@ -45,6 +45,7 @@ app.command("show")(catalogue.show)
 app.command("tasks")(catalogue.tasks)
 app.command("pretrain")(models.pretrain)
 app.command("sample")(models.sample)
+app.command("check-env")(check_env.check_env)
 app.command("doctor")(doctor.doctor)
 
 if __name__ == "__main__":

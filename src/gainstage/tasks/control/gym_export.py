@@ -22,8 +22,8 @@ def to_gymnasium(what: Any, copies: int | None = None) -> Any:
 
     Args:
         what: a control task, or an environment made by one.
-        copies: None makes a `gymnasium.Env` of a task; a number makes a `gymnasium.vector.VectorEnv`, as which a batched
-            environment comes back always. Its copies restart within the step (`AutoresetMode.SAME_STEP`) and
+        copies: None makes a `gymnasium.Env` of a task; a number makes a `gymnasium.vector.VectorEnv`, which a batched
+            environment always becomes. Its copies restart within the step (`AutoresetMode.SAME_STEP`) and
             `info["final_obs"]` holds what the last action led to.
 
     Raises:

@@ -10,6 +10,7 @@ import os
 import statistics
 import time
 import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
@@ -78,8 +79,7 @@ class Gymnasium(Simulation):
         self.name = f"gym:{self.id}"  # type: ignore[misc]
         self.spec = find_spec(self.id)
         self._limit = self.max_steps or self.spec.max_episode_steps
-        if self.keys is None and not self.wrappers and self.spec.id.startswith(("MiniGrid-", "BabyAI-")):
-            self.keys = ["image"]
+        self.keys = self.keys or default_keys(self.spec.id, self.wrappers)
         self._look()
 
     def _look(self) -> None:
@@ -110,9 +110,13 @@ class Gymnasium(Simulation):
 
     def _facts(self, env: Any) -> tuple[str, ...]:
         """Facts to be recorded, after a look at one step."""
-        env.reset(seed=0)
         env.action_space.seed(0)
-        info = env.step(env.action_space.sample())[4]
+        try:
+            env.reset(seed=0)
+            info = dict(env.step(env.action_space.sample())[4])
+        except Exception as error:
+            said = f"its first steps raise {type(error).__name__}: {error}; look with gainstage check-env {self.id}"
+            raise ValueError(said) from error
         for name in self.info:
             if name in info and getattr(info[name], "shape", ()) != ():
                 raise ValueError(f"info: {name} is an array of shape {info[name].shape}; only numbers are recorded")
@@ -120,29 +124,8 @@ class Gymnasium(Simulation):
         return tuple(dict.fromkeys([*found, *self.info]))
 
     def single(self) -> Any:
-        """One environment, without the wrappers that count steps and check calls: both is done here.
-
-        Raises:
-            ValueError: Gymnasium cannot make it.
-            MissingExtra: a package that it needs is not installed.
-        """
-        import gymnasium
-
-        _hear_mujoco(self.spec)
-        spec = copy.deepcopy(self.spec)
-        spec.order_enforce, spec.disable_env_checker = False, True
-        more = {"render_mode": "rgb_array"} if self.pixels else {}
-        try:
-            env = gymnasium.make(spec, max_episode_steps=-1, **(more | self.kwargs))
-        except gymnasium.error.DependencyNotInstalled as error:
-            raise MissingExtra(f"{self.id}: {error}") from None
-        except Exception as error:  # whatever a constructor may raise
-            raise ValueError(f"{self.id} cannot be made: {type(error).__name__}: {error}") from error
-        for wrapper in self.wrappers:
-            env = _wrapper(wrapper)(env)
-        if self.pixels:
-            env = gymnasium.wrappers.AddRenderObservation(env, render_only=True)
-        return env
+        """One environment, without the wrappers that count steps and check calls: both is done here."""
+        return single_env(self.spec, self.kwargs, self.wrappers, pixels=self.pixels)
 
     def make(self, copies: int, device: torch.device | str = "cpu") -> Any:
         """Copies of the environment.
@@ -217,6 +200,41 @@ class Gymnasium(Simulation):
 
 MESSAGE_SECONDS = 1e-4
 """What a round of messages to the workers takes, roughly."""
+
+
+def default_keys(id: str, wrappers: Sequence[str]) -> list[str] | None:
+    """Entries of dictionary observations that are kept where nothing is said: MiniGrid's hold a text as well."""
+    return ["image"] if not wrappers and id.startswith(("MiniGrid-", "BabyAI-")) else None
+
+
+def single_env(spec: Any, kwargs: Mapping[str, Any], wrappers: Sequence[str] = (), *, pixels: bool = False) -> Any:
+    """One environment without Gymnasium's wrappers that count steps, check calls and their order.
+
+    Args:
+        spec: Gymnasium's entry of it.
+        kwargs: arguments of the environment.
+        wrappers: `module:Class`, the innermost first.
+        pixels: show the rendered picture.
+
+    Raises:
+        ValueError: Gymnasium cannot make it.
+        MissingExtra: a package that it needs is not installed.
+    """
+    import gymnasium
+
+    _hear_mujoco(spec)
+    spec = copy.deepcopy(spec)
+    spec.order_enforce, spec.disable_env_checker = False, True
+    more: dict[str, Any] = {"render_mode": "rgb_array"} if pixels else {}
+    try:
+        env = gymnasium.make(spec, max_episode_steps=-1, **(more | dict(kwargs)))
+    except gymnasium.error.DependencyNotInstalled as error:
+        raise MissingExtra(f"{spec.id}: {error}") from None
+    except Exception as error:  # whatever a constructor may raise
+        raise ValueError(f"{spec.id} cannot be made: {type(error).__name__}: {error}") from error
+    for wrapper in wrappers:
+        env = _wrapper(wrapper)(env)
+    return gymnasium.wrappers.AddRenderObservation(env, render_only=True) if pixels else env
 
 
 def _plan(settings: dict[str, Any]) -> Plan:
