@@ -22,7 +22,7 @@ class GoalSimulation(Simulation):
     """A task whose reward depends on a goal: a subclass says what reaches it and whether that ends an episode."""
 
     capabilities: ClassVar[frozenset[str]] = frozenset({"simulator", "goal"})
-    ends_on_success: ClassVar[bool] = False
+    ends_on_success: bool = False
 
     def reached(self, achieved: Tensor, goal: Tensor) -> Tensor:
         """`Bool "B"` of goals `"B Dg"`."""
@@ -38,14 +38,15 @@ class GoalSimulation(Simulation):
         return there if self.ends_on_success else torch.zeros_like(there)
 
 
-def goal_box(low: float, high: float, observed: int, goal: int) -> Box:
-    """The space of an observation of `observed` numbers with a goal of `goal` numbers, all within the same bounds."""
-    sizes = {"observation": observed, "achieved_goal": goal, "desired_goal": goal}
+def goal_box(observation: Box, goal: Box) -> Box:
+    """The space of an observation with the goal that was achieved and the one that is asked for, end to end."""
+    parts = {"observation": observation, "achieved_goal": goal, "desired_goal": goal}
     pieces, at = {}, 0
-    for name, size in sizes.items():
-        pieces[name] = Piece(at, at + size, (size,))
-        at += size
-    return Box.of(low, high, (at,), pieces=pieces)
+    for name, part in parts.items():
+        pieces[name] = Piece(at, at + len(part.low), part.shape)
+        at += len(part.low)
+    low, high = (torch.cat([getattr(part, side) for part in parts.values()]) for side in ("low", "high"))
+    return Box(low, high, pieces=pieces)
 
 
 # -- bit-flip ----------------------------------------------------------------------------------------------------------
@@ -65,7 +66,6 @@ class BitFlip(GoalSimulation):
     """
 
     name: ClassVar[str] = "bit_flip"
-    ends_on_success: ClassVar[bool] = True
 
     bits: int = 10
     max_steps: int | None = None
@@ -73,8 +73,9 @@ class BitFlip(GoalSimulation):
     def __post_init__(self) -> None:
         if self.bits < 1:
             raise ValueError(f"bits must be at least 1, got {self.bits}")
+        self.ends_on_success = True
         self.max_steps = self.bits if self.max_steps is None else self.max_steps
-        self.observation_space = goal_box(0, 1, self.bits, self.bits)
+        self.observation_space = goal_box(Box.of(0, 1, (self.bits,)), Box.of(0, 1, (self.bits,)))
         self.action_space = Discrete(self.bits)
 
     def make(self, copies: int, device: torch.device | str = "cpu") -> BitFlipEnv:
@@ -136,7 +137,7 @@ class Reach(GoalSimulation):
             raise ValueError(f"tolerance and push must be above 0, got {self.tolerance} and {self.push}")
         if not 0 < self.friction <= 1:
             raise ValueError(f"friction must lie in (0, 1], got {self.friction}")
-        self.observation_space = goal_box(-1, 1, 2 * self.dims, self.dims)
+        self.observation_space = goal_box(Box.of(-1, 1, (2 * self.dims,)), Box.of(-1, 1, (self.dims,)))
         self.action_space = Box.of(-1, 1, (self.dims,))
 
     def make(self, copies: int, device: torch.device | str = "cpu") -> ReachEnv:

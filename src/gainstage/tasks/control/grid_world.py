@@ -90,8 +90,8 @@ class GridWorld(Simulation):
 
     Letters of a map: `#` wall, `.` free, `S` start (several: drawn), `G` goal, `x` trap, `o` pellet, `*` treasure;
     pellets and treasure are eaten once an episode. Any other letter can be used that `rewards`, `ends` or `eaten`
-    names. Played plainly, `G` pays 1 and ends the episode, `x` -1, `o` 0.1, `*` 10; `pellets` (never ends; traps -5, far
-    treasure 50, each step -0.01) and `slippery` (traps end the episode, moves slip) have rules of their own.
+    names. Played plainly, `G` pays 1 and ends the episode, `x` -1, `o` 0.1, `*` 10; `pellets` (never ends; traps -5,
+    far treasure 50, each step -0.01) and `slippery` (traps end the episode, moves slip) have rules of their own.
 
     Args:
         map: a name (open, pellets, slippery, four_rooms, u_maze, corridor), or lines of letters joined by `/`.
