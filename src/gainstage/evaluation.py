@@ -217,12 +217,10 @@ def overlaps(tasks: Iterable[Any], asked: Sequence[Problem]) -> dict[str, Overla
     seen: list[Problem] = []
     apart: list[Problem | str] = []
     task: Any = None
-    tasks = list(tasks)
-    if any("simulator" in task.capabilities for task in tasks):
-        return {}  # starts are seeds, which splits never share
     for task in tasks:
         train = task.problems("train")
-        most = SAMPLED if hasattr(task, "split_of") else SEEN  # a split by content cannot overlap
+        apart_by_design = hasattr(task, "split_of") or "simulator" in task.capabilities
+        most = SAMPLED if apart_by_design else SEEN
         here = [train[index] for index in range(min(len(train), most))]
         seen, apart = [*seen, *here], [*apart, *_told_apart(task, here)]
     return {"exact": overlap(apart, _told_apart(task, asked)), "ngram": ngram_overlap(seen, asked)}

@@ -12,6 +12,7 @@ import typer
 
 from gainstage.cli.arms import Setup, home_name, plan_of_looks, write_report
 from gainstage.cli.common import AsJson, Plugins, PolicyName, TaskName, changes, people_errors, prepare
+from gainstage.cli.defaults import ANSWERS, BUDGET, EPISODES, defaults
 from gainstage.cli.metric_names import check_metric
 from gainstage.cli.power import finished_pairs, plans_of, print_plans
 from gainstage.cli.rounds import seeds_a_round, until_decided
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from gainstage.measure.compare import Report
 
 DEFAULT = ["grpo", "rgra", "reinforce_pp"]
-DEFAULT_BUDGET = ["generated_tokens=80k"]
 
 
 @people_errors
@@ -38,7 +38,11 @@ def compare(
     policy: PolicyName = None,
     budget: Annotated[
         list[str] | None,
-        typer.Option("--budget", help="Limit of every run, axis=number.", show_default=f"{' '.join(DEFAULT_BUDGET)}"),
+        typer.Option(
+            "--budget",
+            help="Limit of every run, axis=number.",
+            show_default=f"{' '.join(BUDGET)}; of steps, the first arm's",
+        ),
     ] = None,
     seeds: Annotated[int, typer.Option("--seeds", help="Runs of each arm.")] = 3,
     common: Annotated[
@@ -54,7 +58,12 @@ def compare(
     ] = None,
     runs: Annotated[Path, typer.Option("--runs", help="Folder of all runs.")] = Path("runs"),
     jobs: Annotated[int, typer.Option("--jobs", "-j", help="Runs side by side; 0 = one a core.")] = 0,
-    metric: Annotated[str, typer.Option("--metric", help="What is compared.")] = "pass@1",
+    metric: Annotated[
+        str | None,
+        typer.Option(
+            "--metric", help="What is compared.", show_default=f"{ANSWERS}; of episodes {EPISODES}, their return"
+        ),
+    ] = None,
     axis: Annotated[
         str | None,
         typer.Option(
@@ -117,17 +126,22 @@ def compare(
       gainstage compare grpo dapo --until-decided --max-seeds 20
     """
     prepare(None, plugin)
-    from gainstage.measure.planning import plan_seeds
+    from gainstage.measure.planning import check_effect, plan_seeds
 
     chosen = arms or DEFAULT
-    _check(seeds, jobs, sd, power, effect, metric, axis)
+    _check(seeds, jobs, sd, power, axis)
     if sd is not None:
+        metric = metric or ANSWERS
+        check_effect(effect, metric)
         print_plans([plan_seeds(sd, effect=effect, comparisons=max(len(chosen) - 1, 1), metric=metric)], as_json)
         return
     cores = multiprocessing.cpu_count()
     jobs = jobs or cores
     home = Path(name) if name and "/" in name else runs / (name or home_name(chosen))
-    shared = changes(list(common or []), task, policy, None, budget or DEFAULT_BUDGET)
+    usual, spend = defaults(chosen[0], changes(list(common or []), task, policy))
+    metric = metric or usual
+    check_effect(effect, metric)
+    shared = changes(list(common or []), task, policy, None, budget or spend)
     setup = Setup(chosen, shared, home, plugin or [], max(cores // jobs, 1))
     _announce(setup.plan(range(1)), metric)  # every mistake is said before a run
     tuning = None if tune is None else tune_arms(setup, tune, jobs, metric)
@@ -157,12 +171,9 @@ def compare(
     _show(report, home, as_json, show)
 
 
-def _check(
-    seeds: int, jobs: int, sd: float | None, power: bool, effect: float | None, metric: str, axis: str | None
-) -> None:
+def _check(seeds: int, jobs: int, sd: float | None, power: bool, axis: str | None) -> None:
     """Raises RecipeError or ValueError: an option that makes no sense, whatever the arms are."""
     from gainstage.measure.budget import check_axis
-    from gainstage.measure.planning import check_effect
     from gainstage.registry import RecipeError
 
     if seeds < 1:
@@ -171,7 +182,6 @@ def _check(
         raise RecipeError(f"--jobs must be at least 1 (0 = one a core), got {jobs}")
     if sd is not None and not power:
         raise RecipeError("--sd belongs to --power")
-    check_effect(effect, metric)
     if axis is not None:
         check_axis(axis)
 
