@@ -27,4 +27,4 @@ def defaults(arm: str, shared: Sequence[str]) -> tuple[str, list[str]]:
     if "simulator" not in build_task(made.task).it.capabilities:
         return ANSWERS, BUDGET
     steps = made.budget.get("env_steps")
-    return EPISODES, BUDGET if steps is None else [f"env_steps={steps!r}"]
+    return EPISODES, BUDGET if steps is None else [f"env_steps={int(steps)}"]
