@@ -1,4 +1,4 @@
-"""Short names of tasks: `jsonl:PATH`, `hf:ID`, `rg:NAME`, `gym:ID`, a file, or a registered name."""
+"""Short names of tasks: `jsonl:PATH`, `hf:ID`, `rg:NAME`, `gym:ID`, `minari:PATH`, a file, or a name."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def resolve(spec: str | Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """Registry name and settings of what a recipe or command line calls a task.
 
     `jsonl:PATH`, `parquet:PATH`, `dataset:PATH`; `hf:OWNER/NAME` or `hf:OWNER/NAME:CONFIG`; `rg:NAME`
-    (reasoning-gym); `gym:ID` (Gymnasium); a path that ends in a known suffix; a registered name; or a mapping of one of
-    these to settings.
+    (reasoning-gym); `gym:ID` (Gymnasium); `minari:PATH` (recorded episodes); a path that ends in a known suffix; a
+    registered name; or a mapping of one of these to settings.
 
     Raises:
         ValueError: an empty name after the colon, or a mapping that is not `{name: settings}`.
@@ -53,6 +53,7 @@ _SCHEMES = {
     "hf": "hf:OWNER/NAME or hf:OWNER/NAME:CONFIG",
     "rg": "rg:NAME",
     "gym": "gym:ID, for instance gym:CartPole-v1",
+    "minari": "minari:PATH",
 }
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gainstage.ops.distributions import gaussian_log_prob, log_squash
+from gainstage.ops.distributions import HALF_LOG_TWO_PI, gaussian_log_prob, log_squash
 from gainstage.policies.control.action_heads import rescale
 from gainstage.policies.control.handle import NetHandle, Trunk
 from gainstage.registry import RecipeError, component
@@ -45,6 +45,11 @@ class BoundedHandle(NetHandle):
     def to_env(self, action: Tensor) -> Tensor:
         return rescale(action, self.low, self.high).reshape(-1, *self.shape)
 
+    def from_env(self, action: Tensor) -> Tensor:
+        """Actions that an environment took, `"N *"`, as this actor would have drawn them."""
+        flat = action.to(self.device).reshape(len(action), -1)
+        return ((flat - self.low) / (self.high - self.low) * 2 - 1).clamp(-1, 1)
+
 
 class SquashedNet(nn.Module):
     """Trunk, mean and log-std."""
@@ -75,9 +80,10 @@ class SquashedActor(BoundedHandle):
         """A reparametrised action in [-1, 1] and its log-prob, with gradients: `obs "N *"` to `"N A"`, `"N"`."""
         self.charge(len(obs))
         mean, log_std = self.module(obs)
-        raw = mean + log_std.exp() * torch.randn_like(mean)
-        logp = gaussian_log_prob(raw, mean, log_std) - log_squash(raw).sum(-1)
-        return torch.tanh(raw), logp
+        noise = torch.randn_like(mean)
+        raw = mean + log_std.exp() * noise
+        density = -0.5 * noise.square() - log_std - HALF_LOG_TWO_PI  # of `raw`, which is `noise` stds from the mean
+        return torch.tanh(raw), (density - log_squash(raw)).sum(-1)
 
     def evaluate(self, batch: Batch, want: Sequence[str] = ()) -> PolicyOut:
         """Log-probs of stored actions in [-1, 1], pulled off the bounds by 1e-6 so that they are finite."""
@@ -144,6 +150,14 @@ class DeterministicActor(BoundedHandle):
         """The action with its gradient; it has no log-prob."""
         self.charge(len(obs))
         return self.module(obs), None
+
+    def evaluate(self, batch: Batch, want: Sequence[str] = ()) -> PolicyOut:
+        """No log-probs (zeros); `extras["mean"]` is the action at every decision."""
+        obs = batch["obs"][:, :-1]
+        lead = obs.shape[:2]
+        self.charge(lead[0] * lead[1])
+        action = self.module(obs.flatten(0, 1)).reshape(*lead, -1)
+        return PolicyOut(torch.zeros(lead, device=obs.device), None, None, {"mean": action})
 
 
 @component("net")

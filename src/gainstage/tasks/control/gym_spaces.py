@@ -309,6 +309,26 @@ def _choices(space: Space) -> tuple[int, ...]:
     return (2,) * space.n
 
 
+def action_rows(space: Any, actions: Any) -> np.ndarray:
+    """Actions of a vector environment as rows `"B *"`: what `acting(space).batch` makes of them, undone."""
+    from gymnasium import spaces
+
+    parts: list[np.ndarray] = []
+    for path, leaf in leaves(space):
+        value = np.asarray(follow(actions, path))
+        size = len(value)
+        if isinstance(leaf, spaces.Box):
+            parts.append(value.astype(np.float32).reshape(size, *leaf.shape))
+        elif isinstance(leaf, spaces.Discrete):
+            parts.append(value.astype(np.int64).reshape(size) - int(leaf.start))
+        else:
+            start = leaf.start.reshape(-1) if isinstance(leaf, spaces.MultiDiscrete) else 0
+            parts.append(value.astype(np.int64).reshape(size, -1) - start)
+    if not isinstance(space, spaces.Dict | spaces.Tuple):
+        return parts[0]
+    return np.concatenate([part.reshape(len(part), -1) for part in parts], 1)
+
+
 def gym_space(space: Space) -> Any:
     """One of our spaces as Gymnasium's; a Box with pieces is a Dict again."""
     from gymnasium import spaces
