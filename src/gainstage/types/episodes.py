@@ -92,3 +92,7 @@ class EpisodeSet:
             truncated=self.truncated[steps],
             info={name: value[steps] for name, value in self.info.items()},
         )
+
+
+STEPS = ("obs", "actions", "rewards", "terminated", "truncated")
+"""Columns that every episode has."""
