@@ -59,5 +59,6 @@ def shape(chain: Chain, batch: Batch, ctx: Any, call: Call) -> None:
             value = transform(value)
         value = value * float(part.options.get("weight", 1.0))
         name = COLUMNS[getattr(part.it, "level", "row")]
-        replace = part.options.get("combine") == "replace" or name not in batch
+        combine = part.options.get("combine", getattr(part.it, "combine", "sum"))
+        replace = combine == "replace" or name not in batch
         batch[name] = value if replace else batch[name] + value

@@ -100,3 +100,13 @@ def test_turn_rewards_stand_on_the_last_decision_of_their_turn():
 def test_gamma_outside_the_unit_interval_is_named():
     with pytest.raises(ValueError, match=r"discounted\.gamma"):
         Discounted(gamma=1.5)
+
+
+def test_returns_end_with_the_episode_and_open_ones_are_left_out():
+    batch = batch_of([6], rewards=[[1.0, 1.0, 1.0, 1.0, 1.0, 1.0]])
+    batch["terminated"] = torch.tensor([[False, True, False, False, False, False]])
+    batch["cut"] = torch.tensor([[False, False, False, True, False, False]])
+    got = Discounted(gamma=0.5).assign(batch)
+    assert got["returns"].tolist() == [[1.5, 1.0, 1.5, 1.0, 1.5, 1.0]]
+    assert got["mask"].tolist() == [[True, True, True, True, False, False]]
+    assert "mask" not in Discounted(whole=False).assign(batch)

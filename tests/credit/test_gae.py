@@ -153,7 +153,7 @@ def test_the_component_scores_the_value_role_once_and_without_gradient():
     role = Scorer(torch.zeros(2, 2), values)
     entry = Gae(lam=1.0, role="critic")
     written = entry.estimate(batch, context(critic=role))
-    assert set(written) == set(entry.writes) and entry.uses == ("critic",)
+    assert set(written) == {c for c in entry.writes if not c.endswith("?")} and entry.uses == ("critic",)
     assert written["advantages"].tolist() == [[0.5, 0.75], [-0.5, 0.0]]
     assert written["returns"].tolist() == [[1.0, 1.0], [0.0, 0.0]]
     assert not any(column.requires_grad for column in written.values())

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from gainstage.registry import build
-from gainstage.reward.compose.scaling import Scale, affine, clip_reward, power
+from gainstage.reward.compose.scaling import ReturnScale, Scale, affine, clip_reward, power
+from gainstage.types import Batch
 
 
 def test_clipping_keeps_what_does_not_apply():
@@ -64,3 +66,51 @@ def test_wrong_settings_are_named():
     for settings in ({"floor": 0.0}, {"clip": -1.0}):
         with pytest.raises(ValueError, match="scale: floor and clip"):
             Scale(**settings)
+
+
+def fragment(rewards: list[list[float]], ends: list[list[int]] | None = None) -> Batch:
+    r = torch.tensor(rewards)
+    done = torch.zeros_like(r, dtype=torch.bool) if ends is None else torch.tensor(ends).bool()
+    return Batch({"mask": torch.ones_like(done), "rewards": r, "terminated": done, "cut": torch.zeros_like(done)})
+
+
+QUIET = SimpleNamespace(log=lambda name, value: None)
+
+
+def test_rewards_are_divided_by_the_std_of_the_discounted_sum():
+    scale = ReturnScale(gamma=0.5, clip=100.0)
+    batch = fragment([[1.0, 2.0, 4.0]], [[0, 1, 0]])
+    scale.observe(batch, QUIET)
+    sums = torch.tensor([1.0, 2.5, 4.0])  # the second episode begins anew
+    assert torch.allclose(scale.shape(batch, QUIET), batch["rewards"] / sums.std(unbiased=False), atol=1e-6)
+    scale.observe(fragment([[2.0]]), QUIET)  # the same copy's episode goes on: 2 + 4 / 2
+    assert float(scale.moments.std) == pytest.approx(float(torch.tensor([1.0, 2.5, 4.0, 4.0]).std(unbiased=False)))
+
+
+def test_copies_do_not_mix_and_the_cut_of_a_stream_does_not_matter():
+    rewards = torch.randn(3, 8, generator=torch.Generator().manual_seed(1)).tolist()
+    whole, halves = ReturnScale(gamma=0.9), ReturnScale(gamma=0.9)
+    whole.observe(fragment(rewards), QUIET)
+    halves.observe(fragment([row[:5] for row in rewards]), QUIET)
+    halves.observe(fragment([row[5:] for row in rewards]), QUIET)
+    assert torch.allclose(whole.moments.std, halves.moments.std) and torch.equal(whole.running, halves.running)
+
+
+def test_looking_moves_nothing_and_saved_statistics_go_on_bit_for_bit():
+    scale, other = ReturnScale(), ReturnScale()
+    scale.observe(fragment([[1.0, 5.0], [0.0, 2.0]]), QUIET)
+    before = scale.state_dict()
+    first, second = (scale.shape(fragment([[3.0], [4.0]]), QUIET) for _ in range(2))
+    assert torch.equal(first, second)
+    other.load_state_dict(before)
+    for made in (scale, other):
+        made.observe(fragment([[2.0], [7.0]]), QUIET)
+    assert torch.equal(scale.shape(fragment([[1.0], [1.0]]), QUIET), other.shape(fragment([[1.0], [1.0]]), QUIET))
+
+
+def test_constant_rewards_of_zero_and_outliers_stay_finite():
+    scale = ReturnScale(clip=10.0)
+    scale.observe(fragment([[0.0, 0.0]]), QUIET)
+    assert scale.shape(fragment([[0.0, 1e6]]), QUIET).tolist() == [[0.0, 10.0]]
+    with pytest.raises(ValueError, match="gamma"):
+        ReturnScale(gamma=1.5)

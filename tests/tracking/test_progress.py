@@ -151,7 +151,7 @@ def test_in_a_terminal_the_block_is_drawn_over_and_taken_away():
 
 def test_environments_show_the_return_of_episodes_and_not_the_reward_of_a_step():
     assert (
-        summary({"reward/mean": 1.0, "episode/return": 187.25, "budget/env_steps": 2048.0})
+        summary({"reward/mean": 1.0, "episode/return": 187.25, "episode/count": 3.0, "budget/env_steps": 2048.0})
         == "return 187.2  steps 2.05k"
     )
     assert summary({"reward/mean": 1.0}) == "reward 1.000"

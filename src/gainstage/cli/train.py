@@ -233,7 +233,9 @@ def final_line(record: Any, task: str, word: str = "reward") -> str:
 
 def mean_line(numbers: Mapping[str, float], first: Mapping[str, float], name: str, word: str) -> str:
     """Mean return of episodes (reward of answers without verdicts) with its t interval, and that before training."""
-    if f"{name}/low" not in numbers:
+    if name not in numbers:
         return ""
-    text = f"held-out {word} {numbers[name]:.4g} [{numbers[f'{name}/low']:.4g}, {numbers[f'{name}/high']:.4g}]"
+    text = f"held-out {word} {numbers[name]:.4g}"
+    if f"{name}/low" in numbers:
+        text += f" [{numbers[f'{name}/low']:.4g}, {numbers[f'{name}/high']:.4g}]"
     return text + (f", before {first[name]:.4g}" if name in first else "")

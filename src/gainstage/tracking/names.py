@@ -20,6 +20,7 @@ class Metric(NamedTuple):
 NAMES: dict[str, Metric] = {
     "reward/mean": Metric("reward", "mean total reward of the answers (episodes) of the iteration, before any filter"),
     "reward/std": Metric("reward", "standard deviation of the total reward over the answers of the iteration"),
+    "reward/scale": Metric("reward", "what rewards are divided by where they are learned from"),
     "reward/part/{name}/mean": Metric("reward", "mean of one part of the reward where it applies, before its weight"),
     "groups/size": Metric("answers", "answers a group that were trained on"),
     "groups/zero_variance": Metric("share", "groups whose rewards are all equal: they give no group-relative signal"),

@@ -42,7 +42,7 @@ def summary(metrics: Mapping[str, Any]) -> str:
     """The few metrics that a line has room for."""
     words = []
     for name, (label, form) in SHOWN.items():
-        value = None if name == "reward/mean" and "episode/return" in metrics else metrics.get(name)
+        value = None if name == "reward/mean" and "episode/count" in metrics else metrics.get(name)
         if isinstance(value, int | float):
             words.append(f"{label} {count(value) if form == 'count' else form.format(value)}")
     return "  ".join(words)

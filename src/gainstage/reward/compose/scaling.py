@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from gainstage.ops.moments import RunningMoments
 from gainstage.registry import component
+from gainstage.types import Batch, Ctx
 
 Values = TypeVar("Values", Sequence[float | None], Tensor)
 
@@ -93,3 +94,60 @@ class Scale:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.moments.load_state_dict(state)
+
+
+@component("reward")
+@dataclass
+class ReturnScale:
+    """Divides the rewards of an environment by the running std of its discounted return, and cuts them.
+
+    Each copy carries its own discounted sum of rewards, which begins anew with every episode; the std is that of all
+    these sums so far, the newest included. So values stay near 1 whatever a task pays. Rewards are replaced where they
+    are learned from; what is reported, and evaluation, stay as the task pays (Engstrom et al., arXiv 2005.12729).
+    """
+
+    gamma: float = 0.99
+    """Discount of the sum; that of `gae`."""
+    clip: float = 10.0
+    """Largest size of a scaled reward."""
+    eps: float = 1e-8
+    """Added to the variance."""
+
+    level = "step"
+    combine = "replace"
+    requires = ("simulator",)
+    needs = ("rewards", "terminated", "cut", "mask")
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.gamma <= 1:
+            raise ValueError(f"gamma must lie in [0, 1], got {self.gamma}")
+        if not (self.clip > 0 and self.eps > 0):
+            raise ValueError(f"clip and eps must be positive, got {self.clip} and {self.eps}")
+        self.moments = RunningMoments(())
+        self.running: Tensor | None = None
+
+    def observe(self, fresh: Batch, ctx: Ctx) -> None:
+        """Take in the fragment that was just collected: one row a copy, in the order of the iteration before."""
+        rewards, real = fresh["rewards"].double(), fresh["mask"].bool()
+        ends = fresh["terminated"] | fresh["cut"]
+        running = rewards.new_zeros(len(rewards)) if self.running is None else self.running
+        sums = torch.empty_like(rewards)
+        for t in range(rewards.shape[1]):
+            running = torch.where(real[:, t], self.gamma * running + rewards[:, t], running)
+            sums[:, t] = running
+            running = torch.where(ends[:, t], 0.0, running)
+        self.running = running
+        self.moments.update(sums, real)
+
+    def shape(self, batch: Batch, ctx: Ctx) -> Tensor:
+        """`Float "B T"`: rewards over the std of now."""
+        std = (self.moments.std.square() + self.eps).sqrt()
+        ctx.log("reward/scale", float(std))
+        return (batch["rewards"].double() / std).clamp(-self.clip, self.clip).float()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"moments": self.moments.state_dict(), "running": self.running}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.moments.load_state_dict(state["moments"])
+        self.running = state["running"]

@@ -131,7 +131,7 @@ class EnvSteps:
         _check_rewards(batch["rewards"], ctx.task.name)
         if state0 is not None:
             batch["state0"] = state0
-        batch["version"] = torch.full((self.copies,), getattr(actor, "version", 0))
+        batch["version"] = torch.as_tensor(getattr(actor, "version", 0)).expand(self.copies).clone()
         ctx.meter.charge("env_steps", float(batch["mask"].sum()))
         if hasattr(actor, "charge"):
             actor.charge(self.transitions, grad=False)
