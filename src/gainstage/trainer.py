@@ -13,7 +13,7 @@ from gainstage.chain import Chain, Part, build_chain
 from gainstage.measure.budget import Meter
 from gainstage.ops.leaving import said, staying
 from gainstage.ops.noise import mix
-from gainstage.ops.seeding import stream
+from gainstage.ops.seeding import aside, stream
 from gainstage.policies.snapshots import Models
 from gainstage.recipe import Recipe, phase_recipe
 from gainstage.registry import RecipeError
@@ -60,6 +60,7 @@ class Trainer:
             self.models = Models(
                 specs, used, trained, self.meter, device, recipe.seed, list(self.chains.values())[-1].task.it
             )
+        self._check_rows()
         self.iteration, self.empty = 0, 0
         self.entered: list[str] = []
         self.artifacts: dict[str, Any] = {}
@@ -69,6 +70,19 @@ class Trainer:
         self.groups = 0
         self.stop_requested = False
         self.ctx = self._context(next(iter(self.chains.values())))
+
+    def _check_rows(self) -> None:
+        """Raises RecipeError: rows of a role that remembers would be cut into single decisions."""
+        for chain in self.chains.values():
+            plan = chain.recipe.plan
+            if not (chain.simulates and plan.unit == "step" and plan.minibatch):
+                continue
+            for role in chain.used:
+                if not getattr(self.models[role.split(".")[0]], "markov", True):
+                    raise RecipeError(
+                        f"plan.unit=step cuts rows into single decisions, but models.{role} remembers what came before; "
+                        "set plan.unit=row and plan.minibatch to a number of rows (copies)"
+                    )
 
     # -- schedule -----------------------------------------------------------------------------------------------------
 
@@ -135,6 +149,10 @@ class Trainer:
 
     def iterate(self) -> dict[str, float]:
         """One iteration: experience, then learning."""
+        with aside():
+            return self._iterate()
+
+    def _iterate(self) -> dict[str, float]:
         started = time.perf_counter()
         self.calls.clear()
         self.groups = 0
@@ -178,36 +196,40 @@ class Trainer:
                         self.log(name, value)
             if number == 0:
                 self.on_batch(self.iteration, batch)
+            for part in chain.update:
+                if part.has("solve"):
+                    self._step(part, "solve", batch, lambda it=part.it: it.solve(batch, ctx))
             for minibatch in self._split(batch, plan, number):
                 self._update(minibatch)
         self._fit("after_update")
 
     def _update(self, minibatch: Batch) -> None:
+        limit = self.chain.recipe.plan.tokens_per_microbatch
         for part in self.chain.update:
-            learner = part.it
-            if not part.has("loss"):
-                continue
-            self.due[part.key] = self.due.get(part.key, 0) + 1
-            if self.due[part.key] % learner.every:
-                continue
-            try:
-                numbers = self._within(
-                    part, "loss", optimise, learner, minibatch, self.ctx, self.chain.recipe.plan.tokens_per_microbatch
-                )
-            except NonFinite as error:
-                self.failed_batch = minibatch
-                raise RunError(
-                    f"iteration {self.iteration}, {part.key}: {error}. No weight was changed. "
-                    f"Lower update.{part.name}.lr, "
-                    f"set update.{part.name}.clip, or look at the saved batch for the row that causes it"
-                ) from error
-            for name, value in numbers.items():
-                self.log(name if part.name == "policy" else f"{part.name}/{name}", value)
-            self.models.event(f"update.{part.name}")
+            if part.has("loss"):
+                self._step(part, "loss", minibatch, lambda it=part.it: optimise(it, minibatch, self.ctx, limit))
         self.models.event("step")
         for part in self.chain.select:
             if part.has("feedback"):
                 self._call(part, "feedback", minibatch, self.ctx)
+
+    def _step(self, part: Part, hook: str, batch: Batch, take: Callable[[], dict[str, float]]) -> None:
+        """A step of one learner where it is due; its numbers go to the log."""
+        self.due[part.key] = self.due.get(part.key, 0) + 1
+        if self.due[part.key] % part.it.every:
+            return
+        try:
+            numbers = self._within(part, hook, take)
+        except NonFinite as error:
+            self.failed_batch = batch
+            advice = f"Lower update.{part.name}.lr, set update.{part.name}.clip, or look" if hook == "loss" else "Look"
+            raise RunError(
+                f"iteration {self.iteration}, {part.key}: {error}. No weight was changed. "
+                f"{advice} at the saved batch for the row that causes it"
+            ) from error
+        for name, value in numbers.items():
+            self.log(name if part.name == "policy" else f"{part.name}/{name}", value)
+        self.models.event(f"update.{part.name}")
 
     # -- pieces -------------------------------------------------------------------------------------------------------
 

@@ -144,7 +144,7 @@ def test_tied_weights_are_stepped_once():
 @pytest.mark.parametrize(
     ("kind", "settings", "error", "words"),
     [
-        ("adamx", {}, RecipeError, "did you mean 'adamw'"),
+        ("adamx", {}, RecipeError, "did you mean 'adam' or 'adamw'"),
         ("sgd", {"momentun": 0.9}, RecipeError, "did you mean 'momentum'"),
         ("adamw", {"lr": -1.0}, ValueError, "lr and weight_decay must be >= 0"),
         ("adamw", {"weight_decay": -1.0}, ValueError, "lr and weight_decay must be >= 0"),
@@ -247,7 +247,7 @@ def test_no_gradient_at_all_has_norm_zero():
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"optimizer": "adamv"}, "did you mean 'adamw'"),
+        ({"optimizer": "adamv"}, "did you mean 'adam' or 'adamw'"),
         ({"betas": [0.9, 1.5]}, "betas must lie in"),
         ({"optimizer": {"sgd": {"momentum": -1}}}, "momentum"),
         ({"optimizer": {"adamw": {"lr": 1.0}}}, "set the learner's own `lr`"),

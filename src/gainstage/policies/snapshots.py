@@ -198,11 +198,29 @@ def load_weights(handle: Any, tensors: Mapping[str, torch.Tensor]) -> None:
 @torch.no_grad()
 def follow(copy: Any, source: Any, tau: float) -> None:
     """Move a copy towards its source: `copy + tau * (source - copy)`; tau 1, and buffers, bit for bit."""
-    theirs = dict(source.module.state_dict())
-    facts = {name for name, _ in copy.module.named_buffers()}
-    for key, value in copy.module.state_dict().items():
-        if tau == 1 or key in facts or not value.is_floating_point():
-            value.copy_(theirs[key])
-        else:
-            value.lerp_(theirs[key], tau)
+    place = [next(module.parameters()).data_ptr() for module in (copy.module, source.module)]
+    if copy.__dict__.get("_followed", ((),))[0] != place:  # looked up once, as long as the tensors stay where they are
+        copy._followed = (place, *_paired(copy.module, source.module))
+    _, moved, ahead, copied = copy._followed
+    if tau == 1:
+        for mine, theirs in zip(moved, ahead, strict=True):
+            mine.copy_(theirs)
+    elif moved:
+        torch._foreach_lerp_(moved, ahead, tau)
+    for mine, theirs in copied:
+        mine.copy_(theirs)
     copy.version = source.version
+
+
+def _paired(copy: torch.nn.Module, source: torch.nn.Module) -> tuple[list[Any], list[Any], list[tuple[Any, Any]]]:
+    """Weights that move, what they move to, and pairs of what is copied: buffers and whole numbers."""
+    theirs = source.state_dict()
+    facts = {name for name, _ in copy.named_buffers()}
+    moved, ahead, copied = [], [], []
+    for key, value in copy.state_dict().items():
+        if key in facts or not value.is_floating_point():
+            copied.append((value, theirs[key]))
+        else:
+            moved.append(value)
+            ahead.append(theirs[key])
+    return moved, ahead, copied

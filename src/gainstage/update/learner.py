@@ -119,21 +119,24 @@ def optimise(learner: Learner, minibatch: Batch, ctx: Ctx, microbatch: int | Non
     """
     if not learner.prepare(minibatch, ctx):
         return {"skipped": 1.0}
-    learner.opt.zero_grad(set_to_none=True)
+    for _, parameter in learner.named:
+        parameter.grad = None
     tally = Tally()
     total = 0.0
     for micro in minibatch.chunks(microbatch if learner.splits else None):
         with torch.enable_grad():  # a reward function may have switched gradients off for the whole process
             loss, stats = learner.loss(micro, ctx)
-        if not torch.isfinite(loss):
-            raise NonFinite(f"the loss is {loss.item()}")
+        value = loss.item()
+        if not math.isfinite(value):
+            raise NonFinite(f"the loss is {value}")
         if loss.requires_grad:
             loss.backward()
-        total += loss.item()
+        total += value
         tally.add(stats, micro)
     norm = clip_and_check(learner.named, learner.clip)
     rate = scheduled_lr(learner.lr, ctx.progress, learner.schedule, learner.warmup)
-    rate *= min(ctx.lr_scale.get(role.split(".")[0], 1.0) for role in learner.train)
+    if ctx.lr_scale:
+        rate *= min(ctx.lr_scale.get(role.split(".")[0], 1.0) for role in learner.train)
     for group in learner.opt.param_groups:
         group["lr"] = rate * group.get("lr_scale", 1.0)
     learner.opt.step()
@@ -153,7 +156,8 @@ class Tally:
         self.counts: dict[str, float] = {}
 
     def add(self, stats: Stats, mb: Batch) -> None:
-        decisions = float(mb["mask"].sum())
+        mask = mb.columns.get("mask")
+        decisions = 1.0 if mask is None else float(mask.sum())
         for name, value in stats.items():
             if isinstance(value, Tensor) and value.dim() == 2:
                 mean = float(masked_mean(value.detach(), mb["mask"])) if decisions else 0.0

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from gainstage.registry import component
+from gainstage.registry import RecipeError, component
 from gainstage.types import Batch, Ctx
 
 
@@ -28,9 +29,24 @@ def td_target(
     return target if clip is None else target.clamp(*clip)
 
 
+def check_discounts(ctx: Ctx, gamma: float) -> None:
+    """Whether a store that adds up rewards discounts as the target does.
+
+    Raises:
+        RecipeError: it does not.
+    """
+    if getattr(ctx.store, "n_step", 1) > 1 and ctx.store.gamma != gamma:
+        raise RecipeError(
+            f"the store adds up {ctx.store.n_step} rewards at discount {ctx.store.gamma}, the target continues at "
+            f"{gamma}; set store.replay.gamma={gamma}"
+        )
+
+
 def pessimistic(q: Tensor, how: Literal["min", "mean", "max"] = "min") -> Tensor:
     """One value of several members: `q "M N"` to `"N"`."""
-    return {"min": lambda: q.amin(0), "mean": lambda: q.mean(0), "max": lambda: q.amax(0)}[how]()
+    if how == "mean":
+        return q.mean(0)
+    return functools.reduce(torch.minimum if how == "min" else torch.maximum, q.unbind(0))
 
 
 @dataclass
@@ -51,6 +67,9 @@ class Target:
     def __post_init__(self) -> None:
         if not 0 <= self.gamma <= 1:
             raise ValueError(f"gamma must lie in [0, 1], got {self.gamma}")
+
+    def start(self, ctx: Ctx) -> None:
+        check_discounts(ctx, self.gamma)
 
     def estimate(self, batch: Batch, ctx: Ctx) -> dict[str, Tensor]:
         after = self.after(batch, batch["obs"][:, -1], ctx)

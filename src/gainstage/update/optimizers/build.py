@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import torch
 from pydantic import Field
 from torch import Tensor, nn
-from torch.optim import SGD, AdamW, Optimizer, RMSprop
+from torch.optim import SGD, Adam, AdamW, Optimizer, RMSprop
 
 from gainstage.registry import build, component, find
 from gainstage.update.optimizers.roles import is_embedding_or_head, is_norm, owners
@@ -53,6 +53,8 @@ def build_optimizer(
     if lr < 0 or weight_decay < 0:
         raise ValueError(f"optimizer: lr and weight_decay must be >= 0, got {lr} and {weight_decay}")
     known = find("optimizer", kind).settings
+    if weight_decay and "weight_decay" not in known:
+        raise ValueError(f"optimizer {kind} has no weight decay, got {weight_decay}; adamw has")
     both = settings.get("betas", betas)
     if not all(0 <= beta < 1 for beta in both):
         raise ValueError(f"optimizer: betas must lie in [0, 1), got {tuple(both)}")
@@ -89,6 +91,19 @@ def adamw(
 ) -> Optimizer:
     """Adam with decoupled weight decay (arXiv 1711.05101); no decay on norms, biases and 1-D tensors."""
     return AdamW(decay_groups(named, weight_decay, module), lr=lr, betas=betas, eps=eps)
+
+
+@component("optimizer")
+def adam(
+    named: list[tuple[str, nn.Parameter]],
+    module: nn.Module | None = None,
+    *,
+    lr: float = 1e-3,
+    betas: tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-8,
+) -> Optimizer:
+    """Adam (arXiv 1412.6980) in one pass over the weights, the quickest on small nets; for decay take `adamw`."""
+    return Adam([parameter for _, parameter in named], lr=lr, betas=betas, eps=eps, fused=True)
 
 
 @component("optimizer")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -47,18 +50,32 @@ class ActorValue(Learner):
         obs = mb["obs"][:, 0]
         action, logp = ctx.models[self.train[0]].sample(obs)
         critic = ctx.models[self.critic]
-        frozen = [p for p in critic.module.parameters() if p.requires_grad]
-        for parameter in frozen:  # only the action's gradient is wanted
-            parameter.requires_grad_(False)
-        q = critic.q(obs, action)
-        for parameter in frozen:
-            parameter.requires_grad_(True)
-        value = {"min": lambda: q.amin(0), "first": lambda: q[0], "mean": lambda: q.mean(0)}[self.members]()
+        with still(critic.module):  # only the action's gradient is wanted
+            value = joined(critic.q(obs, action), self.members)
         if not self.alpha:
             return -value.mean(), {"actor/q": value.detach().mean()}
         assert logp is not None, "an actor with a temperature has log-probs"
         mb["fresh_logprobs"] = logp.detach().unsqueeze(1)
-        with torch.no_grad():
-            alpha = ctx.models[self.alpha].value
+        alpha = ctx.models[self.alpha].value.detach()
         stats: Stats = {"actor/q": value.detach().mean(), "entropy/mean": -logp.detach().mean()}
         return (alpha * logp - value).mean(), stats
+
+
+def joined(q: Tensor, members: Literal["min", "first", "mean"]) -> Tensor:
+    """One value of several critics': `q "M N"` to `"N"`."""
+    if members == "min":
+        return functools.reduce(torch.minimum, q.unbind(0))
+    return q[0] if members == "first" else q.mean(0)
+
+
+@contextmanager
+def still(module: torch.nn.Module) -> Iterator[None]:
+    """Inside, the module's weights take no gradient."""
+    moving = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    for parameter in moving:
+        parameter.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for parameter in moving:
+            parameter.requires_grad_(True)
