@@ -35,7 +35,8 @@ def store(data=EPISODES, models=None, **settings):
 
 def context(data=EPISODES, models=None, choose=None, iteration=0):
     task = SimpleNamespace(transitions=lambda: data)
-    return SimpleNamespace(task=task, models=models or {}, seed=0, iteration=iteration, choose=choose)
+    meter = SimpleNamespace(charge=lambda *spent: None)
+    return SimpleNamespace(task=task, models=models or {}, seed=0, iteration=iteration, choose=choose, meter=meter)
 
 
 PLAN = SimpleNamespace(updates=3, minibatch=500)

@@ -167,7 +167,10 @@ def tasks(
         width = max(len(n) for n, _ in rows)
         for n, summary in rows:
             print(f"{n:{width}}  {summary}")
-        print("\nmore: jsonl:PATH, parquet:PATH, hf:OWNER/NAME, rg:NAME (every reasoning-gym task)")
+        print(
+            "\nmore: jsonl:PATH, parquet:PATH, hf:OWNER/NAME, rg:NAME (every reasoning-gym task), gym:ID (every Gymnasium "
+            "environment), minari:PATH"
+        )
         return
     part = build_task(name)
     entry = registry.find("task", part.component)

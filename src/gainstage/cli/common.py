@@ -25,7 +25,7 @@ PolicyName = Annotated[
 ]
 TaskName = Annotated[
     str | None,
-    typer.Option("--task", help="Task: a name, jsonl:PATH, parquet:PATH, hf:ID, rg:NAME.", show_default=False),
+    typer.Option("--task", help="Task: a name, jsonl:PATH, hf:ID, rg:NAME, gym:ID, minari:PATH.", show_default=False),
 ]
 Plugins = Annotated[
     list[Path] | None,

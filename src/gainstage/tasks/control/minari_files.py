@@ -32,7 +32,7 @@ def find_data(path: str | Path) -> Path:
         ValueError: there is none.
     """
     own = os.environ.get("MINARI_DATASETS_PATH") or Path.home() / ".minari" / "datasets"
-    tried = [Path(path), Path(path) / "data", Path(own) / path / "data"]
+    tried = dict.fromkeys((Path(path), Path(path) / "data", Path(own) / path / "data"))
     for folder in tried:
         if (folder / METADATA).is_file():
             return folder
