@@ -168,8 +168,8 @@ def tasks(
         for n, summary in rows:
             print(f"{n:{width}}  {summary}")
         print(
-            "\nmore: jsonl:PATH, parquet:PATH, hf:OWNER/NAME, rg:NAME (every reasoning-gym task), gym:ID (every Gymnasium "
-            "environment), minari:PATH"
+            "\nmore: jsonl:PATH, parquet:PATH, hf:OWNER/NAME, rg:NAME (every reasoning-gym task), gym:ID (every "
+            "Gymnasium environment), minari:PATH"
         )
         return
     part = build_task(name)
