@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gainstage.ops.mapped import mapped_zeros
 from gainstage.ops.noise import mix
 from gainstage.registry import RecipeError, component
 from gainstage.types import Batch, Index, column
@@ -16,6 +17,8 @@ from gainstage.types import Batch, Index, column
 column("discount", "step")  # what the value after a decision counts: gamma to the number of steps that its reward spans
 column("weight_draw", "row")  # importance weight of a row that was not drawn uniformly
 
+TOGETHER = 1 << 25
+"""Bytes of minibatches that are drawn at once."""
 KEPT = ("obs", "next_obs", "actions", "rewards", "terminated", "cut", "mask")
 
 
@@ -33,6 +36,8 @@ class Replay:
         n_step: rewards that a row adds up, discounted, before the value: up to the end of the episode. 1 = one.
         gamma: discount inside those; only read where `n_step` is above 1.
         keep: further columns to be kept, for instance `info/cost`.
+        on_disk: folder with room for the ring, which then lies in a file there instead of memory. The file is gone
+            when the run ends or is killed; checkpoints hold what is in it.
     """
 
     capacity: int = 1_000_000
@@ -40,6 +45,7 @@ class Replay:
     n_step: int = 1
     gamma: float = 0.99
     keep: list[str] = field(default_factory=list)
+    on_disk: str = ""
 
     draws = True
     """A round is one minibatch."""
@@ -86,13 +92,33 @@ class Replay:
 
     def _allocate(self, found: Mapping[str, Tensor], copies: int) -> None:
         self.copies, self.length = copies, max(1, self.capacity // copies)
+        if self.least > self.length * copies:
+            raise RecipeError(
+                f"store.replay: {copies} copies share the ring, which holds {self.length * copies} transitions, fewer "
+                f"than least ({self.least}); raise capacity or lower least"
+            )
+        if missing := [name for name in (*KEPT, *self.keep) if name not in found]:
+            raise RecipeError(f"store.replay: the rollout brings no column {missing[0]!r}")
         for name, value in found.items():
-            self.columns[name] = torch.zeros(self.length, copies, *value.shape[2:], dtype=value.dtype)
+            self.columns[name] = self._zeros((self.length, copies, *value.shape[2:]), value.dtype)
+
+    def _zeros(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        return mapped_zeros(self.on_disk, shape, dtype) if self.on_disk else torch.zeros(shape, dtype=dtype)
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the ring: of the transitions it can hold, and of nothing else."""
+        return sum(ring.nbytes for ring in self.columns.values())
 
     # -- looking ----------------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
         return min(self.clock, self.length) * self.copies
+
+    @property
+    def row_bytes(self) -> int:
+        """Memory of one transition."""
+        return sum(ring[0, 0].numel() * ring.element_size() for ring in self.columns.values())
 
     @property
     def oldest(self) -> int:
@@ -113,24 +139,33 @@ class Replay:
         """The iteration's draws; none before `least` transitions are there."""
         if len(self) < self.least:
             return
+        count, left = plan.minibatch or 256, plan.updates
+        if ctx.choose is not None:  # by what the minibatch before it has taught, perhaps
+            for _ in range(left):
+                yield self.draw(ctx.choose(count), ctx)
+            return
         generator = torch.Generator().manual_seed(mix("replay", ctx.seed, ctx.iteration))
-        for _ in range(plan.updates):
-            count = plan.minibatch or 256
-            index = ctx.choose(count) if ctx.choose is not None else self.uniform(count, generator)
-            yield self.draw(index, ctx)
+        together = max(1, TOGETHER // (count * self.row_bytes))
+        while left:
+            now = min(left, together)
+            several = self.draw(self.uniform(now * count, generator), ctx)
+            yield from (piece(several, slice(k * count, (k + 1) * count)) for k in range(now))
+            left -= now
 
     def uniform(self, count: int, generator: torch.Generator) -> Index:
-        """Every transition alike."""
-        size = len(self)
-        number = torch.randint(size, (count,), generator=generator)
-        step, copy = self.oldest + number // self.copies, number % self.copies
-        if self.holes:
-            real = self.at("mask", step, copy)
-            while not bool(real.all()):
-                number = torch.where(real, number, torch.randint(size, (count,), generator=generator))
-                step, copy = self.oldest + number // self.copies, number % self.copies
-                real = self.at("mask", step, copy)
+        """Every transition alike; what is none (a step that an environment spent on its restart) is drawn again."""
+        step, copy = self._anywhere(count, generator)
+        tries = 0
+        while self.holes and not bool((real := self.at("mask", step, copy)).all()):
+            other_step, other_copy = self._anywhere(count, generator)
+            step, copy = torch.where(real, step, other_step), torch.where(real, copy, other_copy)
+            if (tries := tries + 1) > 1000:
+                raise RecipeError("store.replay: next to none of the stored steps is a transition")
         return Index(copy, step)
+
+    def _anywhere(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        number = torch.randint(len(self), (count,), generator=generator)
+        return self.oldest + number // self.copies, number % self.copies
 
     def draw(self, index: Index, ctx: Any = None) -> Batch:
         """The transitions of an index as a batch of rows with one decision each."""
@@ -139,16 +174,17 @@ class Replay:
         if self.n_step > 1:
             last, reward, discount = self._sum(step, copy)
             extra = {"rewards": reward, "discount": discount}
+        flat, flat_last = (step % self.length) * self.copies + copy, (last % self.length) * self.copies + copy
         out: dict[str, Tensor] = {}
-        for name in self.columns:
+        for name, ring in self.columns.items():
             if name == "next_obs":
                 continue
             if name == "obs":
-                out["obs"] = torch.stack((self.at("obs", step, copy), self.at("next_obs", last, copy)), 1)
-            elif name in ("terminated", "cut"):
-                out[name] = self.at(name, last, copy).unsqueeze(1)
+                after = self.columns["next_obs"].flatten(0, 1).index_select(0, flat_last)
+                out["obs"] = torch.stack((ring.flatten(0, 1).index_select(0, flat), after), 1)
             else:
-                out[name] = self.at(name, step, copy).unsqueeze(1)
+                place = flat_last if name in ("terminated", "cut") else flat
+                out[name] = ring.flatten(0, 1).index_select(0, place).unsqueeze(1)
         out |= {name: value.unsqueeze(1) for name, value in extra.items()}
         if index.weight is not None:
             out["weight_draw"] = index.weight
@@ -175,6 +211,7 @@ class Replay:
     # -- state ------------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
+        """The part of the ring that is filled, not copied: to be written before the next step is added."""
         filled = min(self.clock, self.length)
         return {
             "clock": self.clock, "copies": self.copies, "length": self.length, "holes": self.holes,
@@ -185,6 +222,15 @@ class Replay:
         self.clock, self.copies, self.length = int(state["clock"]), int(state["copies"]), int(state["length"])
         self.holes = bool(state["holes"])
         for name, saved in state["columns"].items():
-            ring = torch.zeros(self.length, *saved.shape[1:], dtype=saved.dtype)
+            ring = self._zeros((self.length, *saved.shape[1:]), saved.dtype)
             ring[: len(saved)] = saved
             self.columns[name] = ring
+
+
+def piece(batch: Batch, rows: slice) -> Batch:
+    """Some rows in a row, without a copy."""
+    assert batch.origin is not None and batch.origin[1] is not None
+    return Batch(
+        {name: value[rows] for name, value in batch.columns.items()},
+        origin=(batch.origin[0][rows], batch.origin[1][rows]),
+    )

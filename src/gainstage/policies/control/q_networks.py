@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from gainstage.models.mlp import Ensemble
 from gainstage.policies.control.actors import bounded_box
-from gainstage.policies.control.handle import Encoder, NetHandle, Trunk
+from gainstage.policies.control.handle import Encoder, NetHandle
+from gainstage.policies.control.q_heads import ChoiceNet, QSettings
 from gainstage.registry import RecipeError, component
 from gainstage.types import Act
 from gainstage.types.spaces import Discrete, Space, describe_space
@@ -68,67 +69,63 @@ class QCritic:
         return Critic(net, role, meter, device, {"net": "q_critic", **asdict(self)})
 
 
-class QNet(nn.Module):
-    """Trunk and one value a choice."""
-
-    def __init__(self, observations: Space, actions: int, spec: QNetwork) -> None:
-        super().__init__()
-        self.trunk = Trunk(observations, spec.hidden, spec.activation, normalise=spec.normalise)
-        self.out = nn.Linear(self.trunk.width, actions)
-
-    def forward(self, obs: Tensor) -> Tensor:
-        return self.out(self.trunk(obs))
-
-
 class QPolicy(NetHandle):
-    """Acts by the highest value. Exploration is the rollout's business (`epsilon_greedy`)."""
+    """Acts by the highest value. Other exploration than that of a noisy net is the rollout's (`epsilon_greedy`)."""
 
-    module: QNet
+    module: ChoiceNet
 
-    def q(self, obs: Tensor) -> Tensor:
-        """`obs "N *"` to `"N A"`."""
+    def q(self, obs: Tensor, noisy: bool = True) -> Tensor:
+        """`obs "N *"` to `"N A"`; a noisy net draws its weights anew at every call."""
         self.charge(len(obs))
-        return self.module(obs)
+        return self.values(obs, noisy)
+
+    def values(self, obs: Tensor, noisy: bool) -> Tensor:
+        """What the net says of the choices, `"N A"`."""
+        return self.module(obs, noisy).squeeze(-1)
 
     @torch.no_grad()
     def act(self, obs: Tensor, state: Any = None, *, explore: bool = True) -> Act:
-        return Act(self.module(obs).argmax(-1), None, state)
+        return Act(self.values(obs, explore).argmax(-1), None, state)
 
     def to_env(self, action: Tensor) -> Tensor:
         return action
 
 
+H = TypeVar("H", bound=QPolicy)
+
+
+def choices(space: Space, role: str, net: str) -> int:
+    """How many choices there are.
+
+    Raises:
+        RecipeError: the task's actions are no single choice.
+    """
+    if not isinstance(space, Discrete):
+        raise RecipeError(
+            f"models.{role}: {net} values choices; the task's actions are {describe_space(space)}. "
+            "Use a method for continuous actions (sac, td3, ppo)"
+        )
+    return space.n
+
+
+def handle_of(kind: type[H], net: nn.Module, spec: Any, name: str, role: str, meter: Any, device: torch.device,
+              trained: bool) -> H:  # fmt: skip
+    """A net's handle, with saved weights where the settings name some."""
+    handle = kind(net, role, meter, device, {"net": name, **asdict(spec)})
+    if spec.weights:
+        handle.load(spec.weights)
+    net.requires_grad_(trained)
+    return handle
+
+
 @component("net", "q_network")
 @dataclass
-class QNetwork:
-    """Values of every choice (DQN).
-
-    Args:
-        hidden: widths of the hidden layers.
-        activation: relu, tanh, elu, silu or gelu.
-        normalise: standardise vector observations by running statistics.
-        weights: folder of saved weights to start from.
-    """
-
-    hidden: list[int] = field(default_factory=lambda: [120, 84])
-    activation: str = "relu"
-    normalise: bool = False
-    weights: str = ""
-
-    fits_task = True
+class QNetwork(QSettings):
+    """Values of every choice (DQN), plain or duelling, with fixed or noisy weights."""
 
     def make(self, *, role: str, meter: Any, device: torch.device, trained: bool, task: Any, of: Any = None) -> QPolicy:
-        if not isinstance(task.action_space, Discrete):
-            raise RecipeError(
-                f"models.{role}: q_network values choices; the task's actions are {describe_space(task.action_space)}. "
-                "Use a method for continuous actions (sac, td3, ppo)"
-            )
-        net = QNet(task.observation_space, task.action_space.n, self)
-        handle = QPolicy(net, role, meter, device, {"net": "q_network", **asdict(self)})
-        if self.weights:
-            handle.load(self.weights)
-        net.requires_grad_(trained)
-        return handle
+        net = ChoiceNet(task.observation_space, choices(task.action_space, role, "q_network"), 1, self)
+        return handle_of(QPolicy, net, self, "q_network", role, meter, device, trained)
 
 
 class ScalarNet(nn.Module):
