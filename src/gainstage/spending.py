@@ -11,7 +11,7 @@ from gainstage.registry import RecipeError
 
 SAMPLING = ("generated_tokens", "answers", "problems", "verifier_calls", "judge_calls", "flops")
 LEARNING = ("trained_tokens", "gradient_steps", "flops")
-SUGGESTED = ("generated_tokens", "trained_tokens", "gradient_steps", "env_steps", "seconds")
+SUGGESTED = ("generated_tokens", "transitions", "trained_tokens", "gradient_steps", "env_steps", "seconds")
 """Axes that a message offers first, in this order."""
 
 
@@ -20,7 +20,9 @@ def axes(chain: Chain) -> set[str]:
     if any(_foreign(part) for part in chain):
         return set(AXES)
     found = {"seconds"}
-    if getattr(chain.store.it, "fixed", False) and getattr(chain.store.it, "source", "") != "artifact":
+    if "transitions" in chain.store.declares("requires"):
+        found.add("transitions")
+    elif getattr(chain.store.it, "fixed", False) and getattr(chain.store.it, "source", "") != "artifact":
         found.add("labels")
     if chain.simulates:
         found.update(("env_steps", "flops"))

@@ -24,6 +24,7 @@ AXES: dict[str, Axis] = {
     "trained_tokens": Axis("tokens", "tokens that an optimizer step saw, each epoch counted"),
     "scored_tokens": Axis("tokens", "tokens that a model only scored: no sampling, no training (references, teachers)"),
     "env_steps": Axis("steps", "actions taken in environments"),
+    "transitions": Axis("transitions", "recorded steps that learning drew from a fixed data set, repeats counted"),
     "denoising_steps": Axis("steps", "denoising steps of diffusion and flow models, per sample"),
     "gradient_steps": Axis("steps", "optimizer steps of all learners"),
     "problems": Axis("problems", "problems asked, repeats counted"),

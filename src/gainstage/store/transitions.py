@@ -141,6 +141,8 @@ class Offline:
     def _batch(self, out: dict[str, Tensor], index: Index, ctx: Any) -> Batch:
         if index.weight is not None:
             out["weight_draw"] = index.weight
+        if ctx is not None:
+            ctx.meter.charge("transitions", float(out["mask"].sum()))
         device = getattr(ctx, "device", torch.device("cpu"))
         if device.type != "cpu":
             out = {name: value.to(device) for name, value in out.items()}

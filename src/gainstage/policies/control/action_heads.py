@@ -88,6 +88,16 @@ class ActionHead(nn.Module):
             action = torch.maximum(torch.minimum(action, self.high), self.low)  # type: ignore[arg-type]
         return action.reshape(-1, *self.space.shape)
 
+    def from_env(self, action: Tensor) -> Tensor:
+        """The other way round: recorded actions `"N *"` as they would have been drawn (bounds pulled in by 1e-6)."""
+        if not isinstance(self.space, Box):
+            return action
+        flat = action.flatten(1).to(self.low)  # type: ignore[arg-type]
+        if self.kind == "tanh":
+            share = 2 * (flat - self.low) / (self.high - self.low) - 1  # type: ignore[operator]
+            return torch.atanh(share.clamp(-1 + 1e-6, 1 - 1e-6))
+        return flat
+
 
 def rescale(action: Tensor, low: Tensor, high: Tensor) -> Tensor:
     """From [-1, 1] to the bounds."""

@@ -63,6 +63,9 @@ class ActorCriticPolicy(NetHandle):
     def to_env(self, action: Tensor) -> Tensor:
         return self.module.head.to_env(action)
 
+    def from_env(self, action: Tensor) -> Tensor:
+        return self.module.head.from_env(action)
+
     def distribution(self, batch: Batch) -> Distribution:
         """The policy's distribution at every decision, batch axes `"B T"`."""
         obs = batch["obs"][:, :-1]

@@ -8,7 +8,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from gainstage.registry import component
+from gainstage.registry import RecipeError, component
 from gainstage.types import Batch, PolicyOut
 
 
@@ -42,6 +42,21 @@ def unlikelihood_terms(logp: Tensor, mask: Tensor, eps: float = 1e-4) -> Tensor:
 def likelihood(out: PolicyOut, mb: Batch) -> Tensor:
     """Negative log-likelihood of the trained decisions: SFT, cloning, rejection fine-tuning on kept answers."""
     return likelihood_terms(out.logprobs, mb["mask"])
+
+
+@component("objective", needs=("mask", "actions"), wants=("mean",))
+def action_error(out: PolicyOut, mb: Batch) -> Tensor:
+    """Squared distance of the policy's action from the recorded one, mean over its dimensions.
+
+    Raises:
+        RecipeError: the policy names no action of its own; choices have likelihoods.
+    """
+    mean = out.extras.get("mean")
+    if mean is None:
+        raise RecipeError("action_error needs a policy with continuous actions; use the objective likelihood")
+    mask = mb["mask"].bool().unsqueeze(-1)
+    gap = torch.where(mask, mean - torch.where(mask, mb["actions"], 0.0), 0.0)
+    return gap.square().mean(-1)
 
 
 @component("objective", needs=("mask", "advantages"))

@@ -1,0 +1,74 @@
+"""What a net takes from a fixed data set before it learns: statistics of observations, the range of returns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from gainstage.registry import RecipeError, component
+from gainstage.types import Ctx
+
+
+@component("update")
+@dataclass
+class DataStatistics:
+    """Sets mean and variance of observations, of all recorded ones alike, in every net made with `normalise: true`.
+
+    They are fixed before the first step and do not depend on how data are weighted or drawn.
+
+    Args:
+        roles: nets; empty = all that keep statistics.
+    """
+
+    roles: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.uses = tuple(self.roles)
+
+    def start(self, ctx: Ctx) -> None:
+        """Raises RecipeError: no net keeps statistics, or the store holds no recorded episodes."""
+        store: Any = ctx.store
+        if not hasattr(store, "lengths"):
+            raise RecipeError("update.data_statistics: it needs a store of recorded episodes: offline or windows")
+        known = self.roles or sorted(ctx.models.handles)  # type: ignore[attr-defined]
+        found = list(self._statistics(ctx, known))
+        if not found:
+            raise RecipeError(f"update.data_statistics: no role keeps statistics; set models.{known[0]}.normalise=true")
+        for statistics in found:
+            if float(statistics.count) == 0:
+                statistics.update(store.column("obs"))
+
+    def _statistics(self, ctx: Ctx, roles: list[str]) -> Iterator[Any]:
+        for role in roles:
+            for module in ctx.models[role].module.modules():
+                if type(module).__name__ == "ObservationNormalizer":
+                    yield module
+
+
+@component("update")
+@dataclass
+class ReturnRange:
+    """Tells a policy that is asked for a return what the best recorded one is, and the size of returns.
+
+    Args:
+        role: a policy with `target` and `scale`.
+    """
+
+    role: str = "policy"
+
+    def __post_init__(self) -> None:
+        self.uses = (self.role,)
+
+    def start(self, ctx: Ctx) -> None:
+        """Raises RecipeError: the policy is asked for nothing."""
+        module = ctx.models[self.role].module
+        if not isinstance(getattr(module, "target", None), torch.Tensor):
+            raise RecipeError(
+                f"update.return_range: models.{self.role} is not asked for a return; use the net decision_transformer"
+            )
+        returns = ctx.store.returns()
+        module.target.fill_(float(returns.max()))
+        module.scale.fill_(max(float(returns.abs().max()), 1e-6))
