@@ -21,8 +21,8 @@ def resolve(spec: str | Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """Registry name and settings of what a recipe or command line calls a task.
 
     `jsonl:PATH`, `parquet:PATH`, `dataset:PATH`; `hf:OWNER/NAME` or `hf:OWNER/NAME:CONFIG`; `rg:NAME`
-    (reasoning-gym); `gym:ID` (Gymnasium); `minari:PATH` (recorded episodes); a path that ends in a known suffix; a
-    registered name; or a mapping of one of these to settings.
+    (reasoning-gym); `gym:ID` (Gymnasium); `pettingzoo:ID`; `minari:PATH` (recorded episodes); a path that ends in a
+    known suffix; a registered name; or a mapping of one of these to settings.
 
     Raises:
         ValueError: an empty name after the colon, or a mapping that is not `{name: settings}`.
@@ -54,14 +54,15 @@ _SCHEMES = {
     "rg": "rg:NAME",
     "gym": "gym:ID, for instance gym:CartPole-v1",
     "minari": "minari:PATH",
+    "pettingzoo": "pettingzoo:FAMILY/NAME, for instance pettingzoo:sisl/pursuit_v5",
 }
 
 
 def _from_scheme(scheme: str, rest: str) -> tuple[str, dict[str, Any]]:
     if scheme == "rg":
         return "rg", {"dataset": rest}
-    if scheme == "gym":
-        return "gymnasium", {"id": rest}
+    if scheme in ("gym", "pettingzoo"):
+        return {"gym": "gymnasium"}.get(scheme, scheme), {"id": rest}
     if scheme != "hf":
         return scheme, {"path": rest}
     name, _, config = rest.partition(":")

@@ -609,6 +609,14 @@ def test_a_worker_that_raises_or_hangs_is_named():
         def __init__(self):
             raise OSError("no licence")
 
+    class Dying(Counting):
+        def __init__(self):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    made = Plan("dying", Dying, *(vars(plan())[k] for k in ("observing", "acting")))
+    with pytest.raises(WorkerFailed, match=r"dying: worker 1 of 2 .* was killed by SIGKILL"):
+        Processes(made, lambda: made, 2, 2)
+
     made = Plan("unmakable", Unmakable, *(vars(plan())[k] for k in ("observing", "acting")))
     with pytest.raises(WorkerFailed, match=r"(?s)worker 1 of 2 .*no licence"):
         Processes(made, lambda: made, 2, 2)

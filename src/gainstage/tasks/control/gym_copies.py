@@ -48,7 +48,8 @@ class Plan:
 
 
 class Moved(NamedTuple):
-    """One step of all copies in numpy: see `Stepped`. `obs` is `next_obs` itself where no episode ended."""
+    """One step of all copies in numpy: see `Stepped`. `obs` is `next_obs` itself where no episode began; `began` says
+    which did, absent where those did that ended."""
 
     next_obs: np.ndarray
     obs: np.ndarray
@@ -57,6 +58,7 @@ class Moved(NamedTuple):
     truncated: np.ndarray
     facts: np.ndarray
     real: np.ndarray | None = None
+    began: np.ndarray | None = None
 
 
 class Backend(Protocol):

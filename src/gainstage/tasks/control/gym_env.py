@@ -82,10 +82,10 @@ class GymEnv:
             self._complain("reward", moved.reward)
         self._check_obs(moved.next_obs, "observation")
         if moved.obs is not moved.next_obs:
-            done = moved.terminated | moved.truncated
+            began = moved.terminated | moved.truncated if moved.began is None else moved.began
             self._check_obs(moved.obs, "first observation of the next episode")
-            self._episodes += done
-            self._log.restart(done)
+            self._episodes += began
+            self._log.restart(began)
         self._obs = moved.obs
         after = self._tensor(moved.next_obs)
         return Stepped(
