@@ -21,7 +21,7 @@ OWN = {
     "memory_cue": {},
     "grid_world": {"map": "pellets", "slip": 0.3, "max_steps": 20},
     "point_maze": {"maze": "open", "noise": 0.1, "tolerance": 1.0, "max_steps": 12},
-    "positioning": {"view": "signal", "max_steps": 12},
+    "positioning": {"dims": 5, "distortion": "rotation", "view": "signal", "max_steps": 12},
     "random_mdp": {"horizon": 5},
     "chain": {"length": 8, "view": "tiles", "width": 2, "max_steps": 30},
     "bandit": {},

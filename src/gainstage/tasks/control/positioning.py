@@ -80,6 +80,10 @@ class Positioning(Simulation):
 class PositioningEnv(TaskEnv[Positioning]):
     """State: `place "B D"`, seen from the target, `signal "B"` with its noise, `moves "B history D"`, latest first."""
 
+    def __init__(self, task: Positioning, size: int, device: torch.device | str = "cpu") -> None:
+        super().__init__(task, size, device)
+        self.turned = task.matrix.T.to(self.device)
+
     def start(self) -> State:
         p = self.task
         drawn = self.draw(p.dims + 2)
@@ -94,7 +98,9 @@ class PositioningEnv(TaskEnv[Positioning]):
         p = self.task
         length = action.norm(dim=1, keepdim=True)
         move = action * (p.reach / length.clamp(min=p.reach))
-        place = state["place"] + move @ p.matrix.to(self.device).T
+        place = state["place"]
+        for along, column in zip(move.T, self.turned, strict=True):  # a matrix product rounds by the size of the batch
+            place = torch.addcmul(place, along.unsqueeze(1), column)
         distance = place.norm(dim=1)
         there = distance <= p.tolerance
         moves = torch.cat((move.unsqueeze(1), state["moves"][:, :-1]), dim=1)
