@@ -205,6 +205,15 @@ def _check_shape(chain: Chain) -> None:
             f"the KL to the reference is paid twice, by {in_reward[0]} and {in_loss[0]}; remove one of them"
         )
 
+    along = [p.key for p in chain.reward if p.component.endswith("entropy_reward") and p.it.beta]
+    bonus = [
+        f"{p.key}.objectives.{name}" for p in chain.update for name, term in getattr(p.it, "terms", [])
+        if name.endswith("entropy_bonus") and term.keywords.get("weight", 1)
+    ]  # fmt: skip
+    bonus += [f"{p.key}.entropy" for p in chain.update if getattr(p.it, "entropy", 0)]
+    if along and bonus:
+        raise RecipeError(f"entropy is paid twice, by {along[0]} and {bonus[0]}; remove one of them")
+
 
 def _check_capabilities(chain: Chain) -> None:
     offered = set(chain.task.it.capabilities)

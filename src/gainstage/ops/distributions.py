@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -143,6 +144,39 @@ class TanhGaussian(Gaussian):
     def entropy(self) -> Tensor:
         """Estimated from one sample; the exact one has no closed form."""
         return -self.log_prob(self.sample())
+
+
+def held(dist: Any) -> Any:
+    """A copy that stays what it is, whatever becomes of the net that made it; no gradient reaches it."""
+    twin = copy(dist)
+    for name, value in vars(dist).items():
+        if isinstance(value, Tensor):
+            setattr(twin, name, value.detach().clone())
+        elif isinstance(value, list):
+            setattr(twin, name, [held(part) for part in value])
+    return twin
+
+
+def numbers_of(dist: Distribution) -> Tensor:
+    """All that a distribution is made of, `"... P"`: to be stored, and made into one again by `of_numbers`."""
+    if isinstance(dist, Categorical):
+        return dist.logp
+    if isinstance(dist, MultiCategorical):
+        return torch.cat([part.logp for part in dist.parts], -1)
+    if isinstance(dist, MultiBernoulli):
+        return dist.logits
+    assert isinstance(dist, Gaussian), f"{type(dist).__name__} cannot be stored"
+    return torch.cat((dist.mean, dist.log_std.expand_as(dist.mean)), -1)
+
+
+def of_numbers(like: Distribution, numbers: Tensor) -> Distribution:
+    """The distribution that was stored as `numbers "... P"`, of the same kind and space as `like`."""
+    if isinstance(like, MultiCategorical):
+        return MultiCategorical(numbers, [part.logp.shape[-1] for part in like.parts])
+    if isinstance(like, Gaussian):
+        return type(like)(*numbers.chunk(2, -1))
+    assert isinstance(like, Categorical | MultiBernoulli), f"{type(like).__name__} cannot be stored"
+    return type(like)(numbers)
 
 
 def gaussian_log_prob(x: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from gainstage.ops.divergences import kl_estimate
-from gainstage.ops.masked import masked_sum
+from gainstage.ops.masked import masked_mean, masked_sum
+from gainstage.ops.schedules import Schedule
 from gainstage.registry import component
 from gainstage.types import Batch
 
@@ -89,3 +90,43 @@ class TokenKl:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._beta = float(state["beta"])
+
+
+@component("reward")
+@dataclass
+class EntropyReward:
+    """The policy's entropy as a part of the reward, before returns are formed (EnTRPO, arXiv 2110.13373).
+
+    So an advantage also counts the entropy that is still to come: it pays to reach states where the policy is
+    undecided. It is that of the weights that learn now, also on older experience. Returns that are reported do not
+    hold it. Do not add an entropy term to the loss as well. Of continuous actions it is the differential entropy,
+    which may be negative.
+    """
+
+    beta: float = 0.01
+    """Worth of one nat, in units of the reward."""
+    end: float | None = None
+    """Its value at the end of the run, approached in a straight line; absent: it stays."""
+    role: str = "policy"
+    """Policy whose entropy counts."""
+
+    level = "step"
+    needs = ("mask", "obs", "actions")
+
+    def __post_init__(self) -> None:
+        if self.beta < 0 or (self.end is not None and self.end < 0):
+            raise ValueError(f"beta and end must not be negative, got {self.beta} and {self.end}")
+        self.schedule = Schedule("linear", self.beta, self.beta if self.end is None else self.end)
+
+    @property
+    def uses(self) -> tuple[str, ...]:
+        return (self.role,)
+
+    @torch.no_grad()
+    def shape(self, batch: Batch, ctx: Any) -> Tensor:
+        entropy = ctx.models[self.role].evaluate(batch, want=("entropy",)).entropy
+        if entropy is None:
+            raise ValueError(f"entropy_reward: the role {self.role!r} reports no entropy")
+        beta = self.schedule(ctx.progress)
+        ctx.log("entropy_reward/mean", beta * float(masked_mean(entropy, batch["mask"])))
+        return torch.where(batch["mask"].bool(), beta * entropy, 0.0)
