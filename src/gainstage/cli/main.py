@@ -7,7 +7,21 @@ from typing import Annotated
 import typer
 
 from gainstage import __version__
-from gainstage.cli import audit, catalogue, check_env, compare, doctor, evaluate, ledger, models, reproduce, train
+from gainstage.cli import (
+    audit,
+    catalogue,
+    check_env,
+    collect,
+    compare,
+    doctor,
+    drift_search,
+    evaluate,
+    ledger,
+    models,
+    play,
+    reproduce,
+    train,
+)
 
 app = typer.Typer(
     name="gainstage",
@@ -40,11 +54,14 @@ app.command("reproduce")(reproduce.reproduce)
 app.command("ledger")(ledger.ledger)
 app.command("evaluate")(evaluate.evaluate)
 app.add_typer(audit.audit, name="audit")
+app.command("play")(play.play)
 app.command("methods")(catalogue.methods)
 app.command("show")(catalogue.show)
 app.command("tasks")(catalogue.tasks)
 app.command("pretrain")(models.pretrain)
 app.command("sample")(models.sample)
+app.command("search-drift")(drift_search.search_drift)
+app.command("collect")(collect.collect)
 app.command("check-env")(check_env.check_env)
 app.command("doctor")(doctor.doctor)
 

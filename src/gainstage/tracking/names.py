@@ -69,6 +69,8 @@ NAMES: dict[str, Metric] = {
     "importance/weight": Metric("ratio", "mean weight that corrects for the policy that sampled"),
     "tv/mean": Metric("share", "mean total variation between the policy and the one that sampled, per decision"),
     "ratio/clipped_dual": Metric("share", "decisions of negative advantage whose gradient the dual clip cuts"),
+    "drift/mean": Metric("return", "mean of what the drift takes off the surrogate, per trained decision"),
+    "drift/log_ratio_negative": Metric("nats", "mean size of the log-ratio of decisions with a negative advantage"),
     "grad/norm": Metric("norm", "norm of the gradient before it is clipped, mean over optimizer steps"),
     "{learner}/grad/norm": Metric("norm", "the same of this learner"),
     "lr": Metric("per step", "learning rate of the policy's optimizer, mean over its steps"),

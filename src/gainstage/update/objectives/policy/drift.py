@@ -260,9 +260,13 @@ class DriftSurrogate:
 
     def __post_init__(self) -> None:
         self.drift = make_drift(self.kind)
+        # as a bound function has them, for listings
+        self.func = type(self).__call__
+        self.keywords = {"kind": self.kind, "standardise": self.standardise, "denominator": self.denominator}
         self.needs = ("mask", "advantages", self.denominator)
         self.splits = not self.standardise
 
     def __call__(self, out: PolicyOut, mb: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        """Ratio times advantage less a drift: PPO with the clip replaced."""
         adv = standardised(mb["advantages"], mb["mask"]) if self.standardise else mb["advantages"]
         return mirror_terms(out.logprobs, mb[self.denominator], adv, mb["mask"], self.drift)

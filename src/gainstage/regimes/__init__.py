@@ -1,0 +1,1 @@
+"""Outer loops around the trainer or around runs of their own."""
