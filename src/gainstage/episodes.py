@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 from torch import Tensor
 
+from gainstage.chain import build_task
 from gainstage.measure.evaluate import Answer, EvalRecord
 from gainstage.ops.noise import mix
+from gainstage.policies.snapshots import Models
+from gainstage.recipe import check
+from gainstage.registry import RecipeError
 from gainstage.types import Problem, Stop
 
 COPIES = 64
@@ -20,7 +26,7 @@ LONGEST = 100_000
 
 def play(
     task: Any, policy: Any, problems: Sequence[Problem], samples: int, *, explore: bool, seed: int = 0,
-    copies: int = COPIES, frames: Any = None,
+    copies: int = COPIES, frames: Callable[[Any], None] | None = None,
 ) -> list[EvalRecord]:  # fmt: skip
     """`samples` episodes from each start; an answer is an episode, its reward the undiscounted return.
 
@@ -47,6 +53,30 @@ def play(
     return [EvalRecord(problem.id, tuple(row)) for problem, row in zip(problems, rows, strict=True)]
 
 
+def player(run: Path, task: Any = None, device: torch.device | str = "cpu") -> tuple[Any, Any]:
+    """The task of a finished run and the policy that it left, ready to play.
+
+    Args:
+        run: its folder, with `recipe.yaml` and `final/`.
+        task: another task with the same spaces, as a recipe names it.
+
+    Raises:
+        RecipeError: no finished run, one of a language model, or weights that do not fit the other task.
+    """
+    try:
+        recipe = check(yaml.safe_load((run / "recipe.yaml").read_text(encoding="utf-8")))
+    except (OSError, yaml.YAMLError) as error:
+        raise RecipeError(f"{run} holds no run that can be read: {error}") from None
+    made = build_task(recipe.task if task is None else task).it
+    if "simulator" not in made.capabilities:
+        raise RecipeError(f"{run}: {made.name} is no task that is stepped; use gainstage evaluate --policy {run}")
+    if not (run / "final").is_dir():
+        raise RecipeError(f"{run} is not finished (no final/); go on with gainstage train --resume {run}")
+    models = Models(recipe.models, ["policy"], device=device, task=made)
+    models["policy"].load(run / "final")
+    return made, models["policy"]
+
+
 def _wave(env: Any, policy: Any, seeds: Sequence[int], explore: bool, frames: Any) -> list[Answer]:
     """One episode of every copy; a copy that is done is stepped on unheeded until all are."""
     obs = env.reset(seeds)
@@ -60,6 +90,8 @@ def _wave(env: Any, policy: Any, seeds: Sequence[int], explore: bool, frames: An
         act = policy.act(obs, memory, explore=explore)
         stepped = env.step(policy.to_env(act.action))
         obs, memory = stepped.obs, act.state
+        if hasattr(policy, "rewarded"):  # a policy that is asked for a return
+            memory = policy.rewarded(memory, stepped.reward)
         total += torch.where(running, stepped.reward.cpu().double(), 0.0)
         length += running
         if "success" in stepped.info:

@@ -1,0 +1,32 @@
+"""Every environment that is drawn gives a picture that follows its state; others say what to do."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from gainstage.registry import build
+from gainstage.rollout.control.exploration import uniform_action
+from gainstage.tasks.control.drawing import picture
+
+NAMES = ["cart_pole", "pendulum", "acrobot", "mountain_car", "mountain_car_continuous", "point_maze", "reach"]
+
+
+@pytest.mark.parametrize("name", [*NAMES, "grid_world"])
+def test_picture_follows_the_state(name: str) -> None:
+    task = build("task", name)
+    env = task.make(2)
+    env.reset([1, 2])
+    before = picture(env, 1)
+    assert before.dtype == np.uint8 and before.shape == (320, 320, 3)
+    assert len(np.unique(before.reshape(-1, 3), axis=0)) > 1
+    torch.manual_seed(0)
+    for _ in range(15):
+        env.step(uniform_action(task.action_space, 2))
+    assert not np.array_equal(before, picture(env, 1))
+
+
+def test_what_is_not_drawn_says_so() -> None:
+    with pytest.raises(ValueError, match="bit_flip cannot be drawn.*render"):
+        picture(build("task", "bit_flip").make(1))
