@@ -37,7 +37,7 @@ def project(
     ends = terminated.bool().unsqueeze(1)
     first = torch.zeros_like(probs).index_fill_(1, torch.zeros(1, dtype=torch.long, device=probs.device), 1.0)
     probs = torch.where(ends, first, probs)
-    keep = torch.as_tensor(gamma, device=probs.device).expand(len(probs)).unsqueeze(1)
+    keep = torch.as_tensor(gamma, dtype=probs.dtype, device=probs.device).expand(len(probs)).unsqueeze(1)
     moved = rewards.unsqueeze(1) + torch.where(ends, torch.zeros_like(probs), keep * support)
     outside = (probs * ((moved < low) | (moved > high))).sum(1)
     place = ((moved.clamp(low, high) - low) / (high - low) * last).clamp(0, last)
@@ -150,7 +150,11 @@ class QuantileTarget(DistributionTarget):
         obs = batch["obs"][:, -1]
         quantiles = ctx.models[self.target].quantiles(obs)
         after = self.pick(quantiles, quantiles.mean(-1), obs, ctx)
-        discount = torch.as_tensor(self.discount(batch), device=after.device).expand(len(after)).unsqueeze(1)
+        discount = (
+            torch.as_tensor(self.discount(batch), dtype=after.dtype, device=after.device)
+            .expand(len(after))
+            .unsqueeze(1)
+        )
         ends = batch["terminated"][:, 0].bool().unsqueeze(1)
         target = batch["rewards"][:, :1] + torch.where(ends, torch.zeros_like(after), discount * after)
         return {"target_quantiles": target.unsqueeze(1)}

@@ -56,7 +56,7 @@ class Group(NetHandle):
         if rows % self.members:
             raise RecipeError(
                 f"models.{self.role}: {rows} rows are no {self.members} equal blocks, one a member; make "
-                f"env_steps.copies a multiple of members, and let every member draw by select.own_streams.members={self.members}"
+                f"env_steps.copies a multiple of members, and draw by select.own_streams.members={self.members}"
             )
         return torch.arange(self.members, device=self.device).repeat_interleave(rows // self.members)
 

@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gainstage.registry import RecipeError, component
-from gainstage.types import Batch, Ctx, Index
+from gainstage.types import Batch, Ctx, Index, column
+
+column("td_error", "step")  # by how much a learner's value misses its target
 
 Array = NDArray[np.float64]
 

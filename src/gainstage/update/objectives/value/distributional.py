@@ -9,9 +9,11 @@ from torch import Tensor
 from torch.nn.functional import log_softmax
 
 from gainstage.registry import RecipeError, component
-from gainstage.types import Batch, Ctx
+from gainstage.types import Batch, Ctx, column
 from gainstage.update.learner import Learner, Stats
 from gainstage.update.optimizers.build import NonFinite
+
+column("td_error", "step")
 
 
 def categorical_td(logits: Tensor, target: Tensor) -> Tensor:
