@@ -8,7 +8,7 @@ from gainstage.auditing import audit_reward, changed, payer, specimens
 from gainstage.chain import build_chain, build_task
 from gainstage.measure.audits.reward_hacks import Specimen, attacks, reward_hacks
 from gainstage.recipe import check
-from gainstage.registry import RecipeError, names
+from gainstage.registry import RecipeError, find, names
 from gainstage.types import Problem
 
 PROBLEM = Problem("p", "What is 40+2?", "42")
@@ -109,8 +109,9 @@ def test_wrong_answers_look_like_right_ones(gold, wrong):
 
 def checked_tasks():
     """Every task of the registry that checks texts, needs no file of the user's and no sandbox process."""
-    outside = {"dataset", "jsonl", "parquet", "rg", "humaneval", "math500", "gsm8k"}
-    return [n for n in names("task") if n not in outside and "check" in build_task(n).it.capabilities]
+    outside = {"humaneval", "math500", "gsm8k"}
+    whole = [n for n in names("task") if all(p.default is not p.empty for p in find("task", n).settings.values())]
+    return [n for n in whole if n not in outside and "check" in build_task(n).it.capabilities]
 
 
 @pytest.mark.parametrize("name", checked_tasks())
