@@ -1,0 +1,270 @@
+"""`gainstage collect`: record episodes as a data set in Minari's format."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from gainstage.cli.common import AsJson, Plugins, people_errors, prepare, stopping
+
+PER_LOOK = 16
+"""Episodes between two looks at the limits."""
+
+
+@people_errors
+def collect(
+    out: Annotated[Path, typer.Argument(help="Folder of the data set, as data/pendulum-medium-v0.")],
+    settings: Annotated[
+        list[str] | None,
+        typer.Argument(help="Settings of the task, key=value: task.max_steps=200", show_default=False),
+    ] = None,
+    task: Annotated[
+        str | None,
+        typer.Option("--task", help="A control task or gym:ID; a run's own where absent.", show_default=False),
+    ] = None,
+    policy: Annotated[
+        str, typer.Option("--policy", help="Who acts: random, expert, medium (scripted), or a run: runs/NAME.")
+    ] = "random",
+    mix: Annotated[
+        str | None,
+        typer.Option("--mix", help="Several, by shares of episodes: expert=0.3,random=0.7", show_default=False),
+    ] = None,
+    episodes: Annotated[
+        int | None, typer.Option("--episodes", "-n", min=1, help="Whole episodes (100).", show_default=False)
+    ] = None,
+    steps: Annotated[
+        int | None,
+        typer.Option("--steps", min=1, help="Steps at least; the episode that reaches them is kept whole.",
+                     show_default=False),
+    ] = None,
+    explore: Annotated[bool, typer.Option("--explore", help="Trained policies draw their actions.")] = False,
+    seed: Annotated[int, typer.Option("--seed", help="Of starts and draws.")] = 0,
+    format: Annotated[str, typer.Option("--format", help="hdf5, parquet or arrow.")] = "hdf5",
+    plugin: Plugins = None,
+    as_json: AsJson = False,
+) -> None:  # fmt: skip
+    """Record episodes with any policy, for offline learning here or anywhere Minari is read.
+
+    The share of each policy is kept all the way; the fact `source` of every step says who acted. Ctrl-C ends the record
+    after the episodes that are there, which are written.
+
+    Examples:
+
+      gainstage collect data/pendulum-medium-v0 --task pendulum --policy medium --episodes 200
+
+      gainstage collect data/hopper-mixed-v0 --task gym:Hopper-v5 --mix runs/sac-hopper=0.1,random=0.9 --steps 100k
+
+      gainstage train iql task=minari:data/pendulum-medium-v0
+    """
+    prepare(None, plugin)
+    from gainstage.ops.extras import require
+    from gainstage.tasks.control.minari_files import FORMATS
+    from gainstage.tasks.control.minari_writer import write_episodes
+    from gainstage.tasks.control.recording import mixed, parse_mix, start_seeds
+    from gainstage.tracking.progress import Progress
+
+    require("gymnasium", extra="control")
+    if format == "hdf5":
+        require("h5py", extra="control")
+    if format not in FORMATS:
+        raise ValueError(f"--format must be one of {', '.join(FORMATS)}, got {format!r}")
+    if (out / "data").exists():
+        raise ValueError(f"{out} holds a data set already: choose another name, or delete it")
+    if episodes is not None and steps is not None:
+        raise ValueError("give --episodes or --steps, not both")
+    shares = parse_mix(mix) if mix is not None else {policy: 1.0}
+    world, spec = _world(task, settings or [], shares)
+    players = Players(world, explore)
+    for name in shares:
+        players.make(name, 0)  # so that a wrong name is said before anything is recorded
+    limit = episodes if episodes is not None else (100 if steps is None else None)
+    tally = Tally(shares, limit, steps)
+    with Progress() as progress, stopping(tally.stop):
+
+        def played() -> Iterator[Any]:
+            done = 0
+            while not tally.full:
+                count = PER_LOOK if limit is None else min(4 * PER_LOOK, limit - done)
+                starts = start_seeds(world, done + count, seed)[done:]
+                chunk = seed if done == 0 else seed + 1_000_003 * done
+                for episode in mixed(world, players.make, shares, starts, chunk):
+                    if tally.full:
+                        return
+                    tally.add(episode)
+                    progress.update(out.name, tally.share, note=tally.note)
+                    yield episode
+                done += count
+
+        write_episodes(
+            out, played(), observation_space=world.observation_space,
+            action_space=world.action_space, spec=_gym_spec(world), task=spec, format=format,
+            algorithm_name=", ".join(f"{name} {share:.3g}" for name, share in shares.items()),
+            description=f"recorded by gainstage collect, seed {seed}", **_reference(world),
+        )  # fmt: skip
+        progress.finish(out.name, tally.note)
+    facts = {
+        "path": str(out),
+        "episodes": tally.episodes,
+        "steps": tally.steps,
+        "stopped": tally.stopped,
+    } | tally.means()
+    if as_json:
+        print(json.dumps(facts | tally.means()))
+        return
+    print(f"{out}: {tally.episodes} episodes, {tally.steps} steps" + (" (stopped early)" if tally.stopped else ""))
+    for name, value in tally.returns.items():
+        if value:
+            print(f"  {name:10} {len(value):6} episodes, mean return {sum(value) / len(value):.4g}")
+    print(f"train on it: gainstage train iql task=minari:{out}")
+
+
+class Tally:
+    """What is there so far, and whether it is enough."""
+
+    def __init__(self, shares: dict[str, float], episodes: int | None, steps: int | None) -> None:
+        self.wanted, self.wanted_steps = episodes, steps
+        self.returns: dict[str, list[float]] = {name: [] for name in shares}
+        self.episodes = self.steps = 0
+        self.stopped = False
+
+    def stop(self) -> None:
+        self.stopped = True
+
+    def add(self, episode: Any) -> None:
+        source = list(self.returns)[int(episode.info["source"][0])]
+        self.returns[source].append(float(episode.rewards.double().sum()))
+        self.episodes += 1
+        self.steps += len(episode)
+
+    @property
+    def full(self) -> bool:
+        """Enough is there; a stop that was asked for waits for the first episode."""
+        if self.stopped and self.episodes:
+            return True
+        return self.share >= 1
+
+    @property
+    def share(self) -> float:
+        if self.wanted is not None:
+            return self.episodes / self.wanted
+        assert self.wanted_steps is not None
+        return self.steps / self.wanted_steps
+
+    @property
+    def note(self) -> str:
+        found = [value for values in self.returns.values() for value in values]
+        mean = f", mean return {sum(found) / len(found):.4g}" if found else ""
+        return f"{self.episodes} episodes, {self.steps} steps{mean}"
+
+    def means(self) -> dict[str, float]:
+        return {f"return/{name}": sum(v) / len(v) for name, v in self.returns.items() if v}
+
+
+class Players:
+    """Controllers by name: scripts, and the policies of finished runs.
+
+    Args:
+        task: environment that they act in.
+        explore: trained policies draw their actions.
+    """
+
+    def __init__(self, task: Any, explore: bool) -> None:
+        self.task, self.explore = task, explore
+        self.loaded: dict[str, Any] = {}
+
+    def make(self, name: str, seed: int) -> Any:
+        """Raises ValueError: no such script or run, or a policy for other spaces."""
+        from gainstage.tasks.control.recording import Acting, controller
+
+        if not Path(name).is_dir():
+            if "/" in name:
+                raise ValueError(f"{name}: no such run; give its folder, or random, expert, medium")
+            return controller(name, self.task, seed)
+        if name not in self.loaded:
+            self.loaded[name] = load_policy(Path(name), self.task)
+        return Acting(self.loaded[name], self.explore, seed)
+
+
+def load_policy(run: Path, task: Any) -> Any:
+    """The policy of a finished run, fitted to a task's spaces.
+
+    Raises:
+        ValueError: no finished run is there, or its weights do not fit.
+    """
+    from gainstage.policies.snapshots import Models
+
+    recipe = run_recipe(run)
+    if not (run / "final").is_dir():
+        raise ValueError(f"{run} is not finished (no final/): gainstage train --resume {run}")
+    policy = Models({"policy": recipe.models["policy"]}, ["policy"], task=task)["policy"]
+    if not hasattr(policy, "to_env"):
+        raise ValueError(f"{run}: its policy writes text and acts in no environment")
+    policy.load(run / "final")
+    policy.module.eval()
+    return policy
+
+
+def run_recipe(run: Path) -> Any:
+    """The recipe of a run.
+
+    Raises:
+        ValueError: there is none, or it cannot be read.
+    """
+    import yaml
+
+    from gainstage.recipe import check
+
+    file = run / "recipe.yaml"
+    if not file.is_file():
+        raise ValueError(f"{run} holds no run (no recipe.yaml)")
+    try:
+        return check(yaml.safe_load(file.read_text(encoding="utf-8")))
+    except (yaml.YAMLError, UnicodeDecodeError, TypeError) as error:
+        raise ValueError(f"{file}: not readable as a recipe: {str(error).splitlines()[0]}") from None
+
+
+def _world(task: str | None, settings: list[str], shares: dict[str, float]) -> tuple[Any, dict[str, Any]]:
+    """The environment that is recorded in, and how it is made again."""
+    from gainstage.chain import build_task
+    from gainstage.recipe import override
+    from gainstage.tasks.resolve import resolve
+
+    runs = [Path(name) for name in shares if Path(name).is_dir()]
+    if task is None and not runs:
+        raise ValueError("which environment? For instance --task pendulum, or --task gym:Hopper-v5")
+    spec: Any = task if task is not None else run_recipe(runs[0]).task
+    data: dict[str, Any] = {"task": spec}
+    for text in settings:
+        data = override(data, text if text.startswith("task") else f"task.{text}")
+    found = build_task(data["task"]).it
+    if hasattr(found, "inner") and found.inner is not None and "transitions" in found.capabilities:
+        spec = getattr(found, "spec", None) or data["task"]
+        return found.inner, dict(spec) if isinstance(spec, dict) else {found.inner.name: {}}
+    if "simulator" not in found.capabilities:
+        raise ValueError(f"{found.name} is no environment; gainstage tasks lists those that are stepped")
+    name, chosen = resolve(data["task"])
+    return found, {name: chosen}
+
+
+def _gym_spec(world: Any) -> Any:
+    """Gymnasium's entry of an environment that is its own, so that others can make it again."""
+    if not hasattr(world, "id"):
+        return None
+    import gymnasium
+
+    return gymnasium.spec(world.id)
+
+
+def _reference(world: Any) -> dict[str, float]:
+    """Mean returns of the random and the expert controller, where there is a script."""
+    from gainstage.tasks.control.recording import controller, mean_return
+
+    try:
+        best = controller("expert", world)
+    except ValueError:
+        return {}
+    return {"ref_min_score": mean_return(world, controller("random", world)), "ref_max_score": mean_return(world, best)}
