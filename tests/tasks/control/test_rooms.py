@@ -188,6 +188,19 @@ def test_four_rooms_shows_cell_and_direction():
     assert got.info["room"].tolist() == [3, 3]
 
 
+def test_a_picture_for_people():
+    env = build("task", "door_key", {"layouts": 1}).make(2)
+    env.reset([0, 1])
+    shown = env.render(0)
+    assert shown.shape == (96, 96, 3) and shown.dtype == np.uint8
+    tiles = shown.reshape(6, 16, 6, 16, 3).transpose(0, 2, 1, 3, 4)
+    x, y = env.task.plans[0].start
+    assert (tiles[y, x] == (40, 110, 220)).all(-1).any() and (tiles[0, 0] == (110, 110, 110)).all()
+    assert (tiles[4, 4] == (60, 160, 90)).all()
+    others = [(tiles[j, i] == (40, 110, 220)).all(-1).any() for j in range(6) for i in range(6) if (i, j) != (x, y)]
+    assert not any(others)
+
+
 def test_settings_are_checked():
     for name, settings, told in (
         ("multi_room", {"room_size": 3}, "room_size"),

@@ -230,10 +230,12 @@ class CoordinateWalk(Controller):
             self.turn, self.round, self.failed = zeros, zeros.clone(), zeros.clone()
             self.sign, self.last = torch.ones(self.size), torch.zeros(self.size)
             self.gained, self.compare = torch.zeros(2, self.size, dtype=torch.bool)
+        ended = ended.cpu()
         self._restart_axis(ended)
         self.turn, self.round = (torch.where(ended, 0, value) for value in (self.turn, self.round))
 
     def _restart_axis(self, which: Tensor) -> None:
+        which = which.cpu()
         self.sign = torch.where(which, 1.0, self.sign)
         self.failed = torch.where(which, 0, self.failed)
         self.gained, self.compare = self.gained & ~which, self.compare & ~which
@@ -241,7 +243,7 @@ class CoordinateWalk(Controller):
     def act(self, obs: Tensor) -> Tensor:
         if len(obs) != self.size:
             self.reset(torch.ones(len(obs), dtype=torch.bool))
-        reading = -obs.norm(dim=1) if self.task.view == "state" else obs[:, 0]
+        reading = (-obs.norm(dim=1) if self.task.view == "state" else obs[:, 0]).cpu()
         axis, length = self.order[self.turn], self.sizes[self.round.clamp(max=len(self.sizes) - 1)]
         worse = self.compare & (reading < self.last)
         self.gained |= self.compare & ~worse
@@ -254,7 +256,7 @@ class CoordinateWalk(Controller):
         turned = done & (self.turn == self.task.dims - 1)
         self.turn = torch.where(done, (self.turn + 1) % self.task.dims, self.turn)
         self.round = self.round + turned.long()
-        return torch.zeros(len(obs), self.task.dims).scatter_(1, axis.unsqueeze(1), move.unsqueeze(1))
+        return torch.zeros(len(obs), self.task.dims).scatter_(1, axis.unsqueeze(1), move.unsqueeze(1)).to(obs.device)
 
     def resync(self, moved: Tensor) -> None:
         """Search the current axis anew from where the copy is now."""
@@ -300,14 +302,15 @@ class Noisy(Controller):
         self.controller.resync(moved)
 
     def act(self, obs: Tensor) -> Tensor:
-        action = self.controller.act(obs)
+        action = self.controller.act(obs).cpu()
         spoiled = torch.rand(len(obs), generator=self.generator) < self.epsilon
         if isinstance(self.space, Discrete):
-            return torch.where(spoiled, torch.randint(self.space.n, (len(obs),), generator=self.generator), action)
+            drawn = torch.randint(self.space.n, (len(obs),), generator=self.generator)
+            return torch.where(spoiled, drawn, action).to(obs.device)
         low, high = (bound.nan_to_num(posinf=1.0, neginf=-1.0) for bound in (self.space.low, self.space.high))
         noise = torch.randn(action.shape, generator=self.generator) * self.std * (high - low) / 2
         drawn = low + (high - low) * torch.rand(action.shape, generator=self.generator)
-        return torch.where(spoiled.unsqueeze(1), drawn, (action + noise).clamp(low, high))
+        return torch.where(spoiled.unsqueeze(1), drawn, (action + noise).clamp(low, high)).to(obs.device)
 
     def state_dict(self) -> dict[str, Any]:
         return {"controller": self.controller.state_dict(), "generator": self.generator.get_state()}

@@ -36,6 +36,10 @@ EDGE = VIEW - 1
 """Walls kept around every plan, so that no view leaves it."""
 COLOURS, STATES = 6, 3
 View = Literal["picture", "ones", "place"]
+TILE = 16
+"""Pixels a side of a cell in a picture for people."""
+PAINT = ((210, 60, 60), (60, 160, 90), (60, 90, 220), (140, 70, 200), (225, 195, 40), (110, 110, 110))
+"""The colours, in the order of their numbers."""
 
 
 def code(kind: Any, colour: Any = 0, state: Any = 0) -> Any:
@@ -215,6 +219,41 @@ class RoomsEnv(TaskEnv[Rooms]):
         shown = torch.zeros(len(cell), self.height * self.width + 4, device=self.device)
         shown.scatter_(1, cell.unsqueeze(1), 1.0)
         return shown.scatter_(1, self.height * self.width + state["direction"].unsqueeze(1), 1.0)
+
+    def render(self, copy: int) -> np.ndarray:
+        """The whole plan of a copy as a picture `UInt8 "H W 3"`."""
+        state = {name: value[copy].cpu().numpy() for name, value in self.state.items()}
+        cells = state["cells"].reshape(-1, self.pitch)[EDGE:-EDGE, EDGE:-EDGE]
+        at = int(state["place"])
+        return _picture(
+            cells, int(state["carried"]), (at // self.pitch - EDGE, at % self.pitch - EDGE), int(state["direction"])
+        )
+
+
+def _picture(cells: np.ndarray, carried: int, place: tuple[int, int], direction: int) -> np.ndarray:
+    """`UInt8 "H W 3"`: codes `"H W"` as tiles; the agent is a triangle, what it carries a spot on it."""
+    tile = np.indices((TILE, TILE)) / (TILE - 1) - 0.5  # down, right
+    tiles = np.zeros((*cells.shape, TILE, TILE, 3), dtype=np.uint8)
+    for y, x in np.ndindex(cells.shape):
+        tiles[y, x] = _tile(int(cells[y, x]), tile)
+    across, along = STEPS[(direction + 1) % 4], STEPS[direction]
+    ahead = tile[1] * along[0] + tile[0] * along[1]
+    aside = abs(tile[1] * across[0] + tile[0] * across[1])
+    tiles[place][(ahead > -0.35) & (aside < (0.4 - ahead) / 2)] = (40, 110, 220)
+    if carried != NOTHING:
+        tiles[place][(tile**2).sum(0) < 0.02] = PAINT[carried // STATES % COLOURS]
+    return tiles.transpose(0, 2, 1, 3, 4).reshape(cells.shape[0] * TILE, -1, 3)
+
+
+def _tile(cell: int, at: np.ndarray) -> np.ndarray:
+    kind, colour, state = cell // (COLOURS * STATES), PAINT[cell // STATES % COLOURS], cell % STATES
+    edge, radius = np.abs(at).max(0), (at**2).sum(0) ** 0.5
+    shape = {WALL: edge <= 1, GOAL: edge <= 1, LAVA: edge <= 1, BALL: radius < 0.35, BOX: (edge > 0.25) & (edge < 0.4)}
+    shape[KEY] = (abs(radius - 0.25) < 0.1) | (edge < 0.05)
+    shape[DOOR] = (edge > 0.4) if state == OPEN else (edge > 0.4) | (edge < 0.3) if state == CLOSED else edge <= 1
+    painted = np.full((TILE, TILE, 3), 245, dtype=np.uint8)
+    painted[shape.get(kind, edge > 1)] = (200, 70, 60) if kind == LAVA else colour
+    return painted
 
 
 def _window(ahead: Tensor) -> Tensor:
