@@ -51,6 +51,25 @@ def test_reward_of_the_how_to_runs_unchanged(tmp_path: Path) -> None:
     assert "reward/part/close_enough/mean" in rows[0]
 
 
+def test_own_environment_and_algorithm_of_the_how_to_train(tmp_path: Path) -> None:
+    page = ROOT / "docs" / "how-to" / "environments.md"
+    environment, algorithm = blocks(page, "python")
+    (recipe,) = blocks(page, "yaml")
+    (tmp_path / "docking.py").write_text(environment)
+    (tmp_path / "better_only.py").write_text(algorithm)
+    (tmp_path / "better_only.yaml").write_text(recipe)
+    from gainstage.registry import load_plugin
+
+    load_plugin(tmp_path / "docking.py")
+    load_plugin(tmp_path / "better_only.py")
+    rows: list[dict[str, float]] = []
+    for name in ("ppo", str(tmp_path / "better_only.yaml")):
+        made = Trainer(load(name, ["task=docking", "iterations=3", "budget={}"]), on_row=rows.append)
+        made.run()
+        assert made.iteration == 3 and made.meter.total("env_steps") > 0
+    assert any("episode/success" in row for row in rows)
+
+
 def commands() -> list[str]:
     """Every gainstage command line in the documents."""
     found = []
