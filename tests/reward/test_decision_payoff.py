@@ -126,8 +126,9 @@ def test_the_recipe_begins_with_a_model_that_declines_without_much_care():
     asked = [trainer.chain.task.it.problems("validation")[i] for i in range(96)]
     chain = build_chain(phase_recipe(load("grpo_abstention"), 1))
     numbers = summarize(look(chain, trainer.models, asked, 4, seed=0))
-    assert 0.5 < numbers["abstention/unanswerable"] < 0.9 and 0.03 < numbers["abstention/answerable"] < 0.3
-    assert 0.2 < numbers["pass@1/answerable"] < 0.6
+    assert 0.5 < numbers["abstention/unanswerable"] < 0.95 and 0.05 < numbers["abstention/answerable"] < 0.35
+    attempted = 1 - numbers["abstention/answerable"]
+    assert break_even(Payoffs()) < numbers["pass@1/answerable"] / attempted < 0.8, "attempting pays, and can be learnt"
 
 
 def test_without_the_settings_the_problems_stay_what_they_were():
