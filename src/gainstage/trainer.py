@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -198,7 +199,7 @@ class Trainer:
                 self.on_batch(self.iteration, batch)
             for part in chain.update:
                 if part.has("solve"):
-                    self._step(part, "solve", batch, lambda it=part.it: it.solve(batch, ctx))
+                    self._step(part, "solve", batch, partial(part.it.solve, batch, ctx))
             for minibatch in self._split(batch, plan, number):
                 self._update(minibatch)
         self._fit("after_update")
@@ -207,7 +208,9 @@ class Trainer:
         limit = self.chain.recipe.plan.tokens_per_microbatch
         for part in self.chain.update:
             if part.has("loss"):
-                self._step(part, "loss", minibatch, lambda it=part.it: optimise(it, minibatch, self.ctx, limit))
+                self._step(part, "loss", minibatch, partial(optimise, part.it, minibatch, self.ctx, limit))
+            elif part.has("see"):
+                self._call(part, "see", minibatch, self.ctx)
         self.models.event("step")
         for part in self.chain.select:
             if part.has("feedback"):

@@ -20,36 +20,52 @@ class ObservationStatistics:
 
     Args:
         roles: nets made with `normalise: true`.
+        of: what moves them: `fresh` experience, or each iteration's first draw of a replay, `draws`, with what select has
+            changed in it (goals in hindsight).
         fit_at: `after_update`, or `before_update` for methods without ratios, which then learn with the newest.
     """
 
     roles: list[str] = field(default_factory=lambda: ["policy"])
+    of: Literal["fresh", "draws"] = "fresh"
     fit_at: Literal["after_update", "before_update"] = "after_update"
 
     needs = ("obs",)
 
     def __post_init__(self) -> None:
+        if self.of == "draws" and self.fit_at == "before_update":
+            raise ValueError("of: draws are seen while learning; set fit_at to after_update")
         self.uses = tuple(self.roles)
+        self.seen: Batch | None = None
 
     def start(self, ctx: Ctx) -> None:
         for role in self.roles:
             self._statistics(ctx, role)
 
+    def see(self, minibatch: Batch, ctx: Ctx) -> None:
+        """Keep the iteration's first minibatch."""
+        if self.of == "draws" and self.seen is None:
+            self.seen = minibatch
+
     def fit(self, ctx: Ctx) -> None:
-        fresh: Any = ctx.fresh
-        if not isinstance(fresh, Batch):
+        source: Any = self.seen if self.of == "draws" else ctx.fresh
+        self.seen = None
+        if not isinstance(source, Batch):
             return
-        seen = fresh["obs"][:, :-1].flatten(0, 1)
+        seen = source["obs"][:, :-1].flatten(0, 1)
         for role in self.roles:
             for statistics in self._statistics(ctx, role):
                 statistics.update(seen)
 
     def _statistics(self, ctx: Ctx, role: str) -> Sequence[Any]:
         """Each set once, also where two trunks share it."""
-        found = {id(m): m for m in ctx.models[role].module.modules() if type(m).__name__ == "ObservationNormalizer"}
+        found = {id(m): m for m in ctx.models[role].module.modules() if "ObservationNormalizer" in _kinds(m)}
         if not found:
             raise RecipeError(
                 f"update.observation_statistics: role {role!r} keeps no statistics; "
                 f"set models.{role}.normalise=true, or remove the entry"
             )
         return list(found.values())
+
+
+def _kinds(module: Any) -> list[str]:
+    return [kind.__name__ for kind in type(module).__mro__]

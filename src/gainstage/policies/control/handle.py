@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
 from gainstage.models.mlp import MLP, ConvEncoder
-from gainstage.policies.control.normalizers import ObservationNormalizer
+from gainstage.policies.control.normalizers import GoalNormalizer, ObservationNormalizer
 from gainstage.registry import RecipeError
 from gainstage.types.spaces import Box, Discrete, MultiBinary, Space, describe_space
 
@@ -42,7 +42,8 @@ class Encoder(nn.Module):
             self.width = width
         elif isinstance(space, Box):
             self.width = max(1, int(space.low.numel()))
-            self.statistics = ObservationNormalizer(space.shape) if normalise else None
+            kind = GoalNormalizer if "desired_goal" in space.pieces else ObservationNormalizer
+            self.statistics = kind(space.shape) if normalise else None
         else:
             self.width = space.n if isinstance(space, Discrete | MultiBinary) else sum(space.nvec)
         if normalise and self.statistics is None:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 
 class ObservationNormalizer(nn.Module):
-    """`(x - mean) / std`, cut at `clip` stds. The statistics move by `update` alone, never by looking.
+    """`(x - mean) / std`, cut at `clip` stds; a std below `floor` counts as `floor`. The statistics move by `update` alone, never by looking.
 
     Buffers: they are saved with the weights, and copies of the net carry them.
     """
@@ -16,16 +16,16 @@ class ObservationNormalizer(nn.Module):
     var: Tensor
     count: Tensor
 
-    def __init__(self, shape: tuple[int, ...], clip: float = 10.0, eps: float = 1e-8) -> None:
+    def __init__(self, shape: tuple[int, ...], clip: float = 10.0, eps: float = 1e-8, floor: float = 0.0) -> None:
         super().__init__()
-        self.clip, self.eps = clip, eps
+        self.clip, self.eps, self.floor = clip, eps, floor
         self.register_buffer("mean", torch.zeros(shape, dtype=torch.float64))
         self.register_buffer("var", torch.ones(shape, dtype=torch.float64))
         self.register_buffer("count", torch.zeros((), dtype=torch.float64))
         self._ready: tuple[Tensor, Tensor] | None = None
 
     def forward(self, x: Tensor) -> Tensor:
-        scale = (self.var + self.eps).rsqrt().to(torch.float32)
+        scale = (self.var.clamp(min=self.floor**2) + self.eps).rsqrt().to(torch.float32)
         return ((x - self.mean.to(torch.float32)) * scale).clamp(-self.clip, self.clip)
 
     @torch.no_grad()
@@ -43,3 +43,14 @@ class ObservationNormalizer(nn.Module):
         self.mean.add_(gap * count / total)
         self.var.copy_(spread / total)
         self.count.copy_(total)
+
+
+class GoalNormalizer(ObservationNormalizer):
+    """For observations that hold a goal: the numbers of arXiv 1707.01495, std at least 0.01 and a cut at 5.
+
+    Where goals are changed in hindsight the statistics have to see the changed ones too (`observation_statistics` of
+    what is drawn), or the goals that are learned from lie far outside of what was asked for.
+    """
+
+    def __init__(self, shape: tuple[int, ...], clip: float = 5.0, eps: float = 0.0, floor: float = 0.01) -> None:
+        super().__init__(shape, clip, eps, floor)

@@ -91,6 +91,26 @@ class EpsilonGreedy(Exploration):
         return _Greedy(actor, epsilon, space)
 
 
+@component("rollout")
+@dataclass
+class RandomActions(Exploration):
+    """Now and then an action at random, whatever the policy or its noise would do; for continuous actions too.
+
+    Args:
+        share: probability of it.
+    """
+
+    share: float = 0.3
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.share <= 1:
+            raise ValueError(f"share must lie in [0, 1], got {self.share}")
+
+    def wrap(self, actor: Any, ctx: Ctx) -> Any:
+        return _Greedy(actor, self.share, ctx.task.action_space)  # type: ignore[attr-defined]
+
+
 class _Noisy(Acting):
     def __init__(self, actor: Any, noise: Any) -> None:
         super().__init__(actor)

@@ -26,7 +26,8 @@ class ActorValue(Learner):
     """Moves the actor up the critic's value of its reparametrised action, minus `alpha` times its log-prob.
 
     `critic` and `alpha` are roles (`alpha` may be empty: no entropy term); `members` says how several critics become
-    one: `min` (SAC), `first` (TD3) or `mean`.
+    one: `min` (SAC), `first` (TD3) or `mean`; `action_l2` weighs the mean square of the action in [-1, 1], which keeps
+    it off the bounds.
     """
 
     train: list[str] = field(default_factory=lambda: ["policy"])
@@ -35,12 +36,15 @@ class ActorValue(Learner):
     critic: str = "critic"
     alpha: str = ""
     members: Literal["min", "first", "mean"] = "min"
+    action_l2: float = 0.0
 
     splits = False
     needs = ("obs",)
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if not self.action_l2 >= 0:
+            raise ValueError(f"action_l2 must be at least 0, got {self.action_l2}")
         if len(self.train) != 1:
             raise RecipeError(f"update.actor_value: train names one acting role, got {self.train}")
         self.uses = tuple(role for role in (self.critic, self.alpha) if role)
@@ -52,13 +56,14 @@ class ActorValue(Learner):
         critic = ctx.models[self.critic]
         with still(critic.module):  # only the action's gradient is wanted
             value = joined(critic.q(obs, action), self.members)
+        effort = self.action_l2 * action.square().mean() if self.action_l2 else 0.0
         if not self.alpha:
-            return -value.mean(), {"actor/q": value.detach().mean()}
+            return effort - value.mean(), {"actor/q": value.detach().mean()}
         assert logp is not None, "an actor with a temperature has log-probs"
         mb["fresh_logprobs"] = logp.detach().unsqueeze(1)
         alpha = ctx.models[self.alpha].value.detach()
         stats: Stats = {"actor/q": value.detach().mean(), "entropy/mean": -logp.detach().mean()}
-        return (alpha * logp - value).mean(), stats
+        return (alpha * logp - value).mean() + effort, stats
 
 
 def joined(q: Tensor, members: Literal["min", "first", "mean"]) -> Tensor:

@@ -1,0 +1,137 @@
+"""Replay of whole episodes: the ring of transitions, and where the episode of each begins and ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gainstage.registry import RecipeError, component
+from gainstage.store.replay import Replay
+from gainstage.types import Batch, Index
+
+OPEN, DROPPED = -1, -2
+"""In place of an episode's last step: it still runs; it was left before its end."""
+
+
+@component("store", "episodes")
+@dataclass
+class EpisodeReplay(Replay):
+    """A replay that knows its episodes and hands out transitions of those alone that have ended.
+
+    Longer episodes are drawn from more often, each transition alike. An episode that was left without an end (an
+    environment that cannot be resumed exactly starts a new one) is dropped, never continued by its successor. `least`
+    counts transitions of episodes that have ended.
+    """
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.first = self.last = torch.zeros(0, 0, dtype=torch.int64)
+        self.begun = torch.zeros(0, dtype=torch.int64)
+        self._ended: Tensor | None = None
+
+    # -- writing ----------------------------------------------------------------------------------------------------
+
+    def add(self, experience: Batch, ctx: Any) -> None:
+        """Write a fragment of every copy, and note which episodes have ended in it."""
+        before = self.clock
+        super().add(experience, ctx)
+        if not self.first.numel():
+            self.first = torch.full((self.length, self.copies), OPEN)
+            self.last = torch.full((self.length, self.copies), OPEN)
+            self.begun = torch.zeros(self.copies, dtype=torch.int64)
+        self._drop_broken(experience, before)
+        self._note((experience["terminated"] | experience["cut"]).T.cpu(), before)
+        self._ended = None
+
+    def _drop_broken(self, experience: Batch, before: int) -> None:
+        """Give up running episodes that the fragment does not go on with: it begins elsewhere than they stopped."""
+        running = self.begun < before
+        if not before or not bool(running.any()):
+            return
+        stopped = self.columns["next_obs"][(before - 1) % self.length]
+        if experience["rewards"].shape[1] == self.length:  # the fragment fills the ring; nothing older is left
+            broken = running
+        else:
+            same = (experience["obs"][:, 0].to(stopped.device) == stopped).flatten(1).all(1)
+            broken = running & ~same
+        if bool(broken.any()):
+            rows = self._rows(max(int(self.begun.min()), self.oldest), before)
+            self.last[rows] = torch.where((self.last[rows] == OPEN) & broken, DROPPED, self.last[rows])
+            self.begun = torch.where(broken, before, self.begun)
+
+    def _note(self, done: Tensor, before: int) -> None:
+        """First and last steps of the episodes of a fragment, `done "T B"`, and the ends of those that ran before it."""
+        steps = before + torch.arange(len(done)).unsqueeze(1).expand_as(done)
+        never = torch.iinfo(torch.int64).max
+        end = torch.where(done, steps, never).flip(0).cummin(0).values.flip(0)
+        begins = torch.where(done, steps + 1, OPEN).roll(1, 0)
+        begins[0] = self.begun
+        first = begins.cummax(0).values
+        older = self._rows(max(int(self.begun.min()), self.oldest), before)
+        if len(older):
+            ends_now = (self.last[older] == OPEN) & (end[0] != never)
+            self.last[older] = torch.where(ends_now, end[0], self.last[older])
+        rows = self._rows(before, self.clock)
+        self.first[rows], self.last[rows] = first, torch.where(end == never, OPEN, end)
+        self.begun = torch.where(done[-1], self.clock, first[-1])
+
+    def _rows(self, start: int, stop: int) -> Tensor:
+        return torch.arange(start, stop) % self.length
+
+    # -- looking ----------------------------------------------------------------------------------------------------
+
+    @property
+    def ended(self) -> Tensor:
+        """Places `step % L * B + copy` of all transitions of episodes that have ended, `Int64 "N"`."""
+        if self._ended is None:
+            filled = min(self.clock, self.length)
+            there = self.last[:filled] >= 0
+            if self.holes:
+                there = there & self.columns["mask"][:filled].cpu()
+            self._ended = there.flatten().nonzero().squeeze(1)
+        return self._ended
+
+    def bounds(self, step: Tensor, copy: Tensor) -> tuple[Tensor, Tensor]:
+        """First (still stored) and last step of the episodes that transitions belong to, both included."""
+        place = step % self.length
+        return self.first[place, copy].clamp(min=self.oldest), self.last[place, copy]
+
+    # -- reading ----------------------------------------------------------------------------------------------------
+
+    def rounds(self, plan: Any, ctx: Any) -> Iterator[Batch]:
+        """The iteration's draws; none before `least` transitions of ended episodes are there."""
+        if len(self.ended) >= self.least:
+            yield from super().rounds(plan, ctx)
+
+    def uniform(self, count: int, generator: torch.Generator | None = None) -> Index:
+        """Every transition of an ended episode alike.
+
+        Raises:
+            RecipeError: none has ended.
+        """
+        ended = self.ended
+        if not len(ended):
+            raise RecipeError("store.episodes: no complete episode stored, collect at least one before updating")
+        flat = ended[torch.randint(len(ended), (count,), generator=generator)]
+        place, copy = flat // self.copies, flat % self.copies
+        return Index(copy, self.oldest + (place - self.oldest) % self.length)
+
+    # -- state ------------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        filled = min(self.clock, self.length)
+        books = {"first": self.first[:filled], "last": self.last[:filled], "begun": self.begun}
+        return {**super().state_dict(), "episodes": books}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
+        books = state["episodes"]
+        self.begun, self._ended = books["begun"].clone(), None
+        self.first = torch.full((self.length, self.copies), OPEN)
+        self.last = torch.full((self.length, self.copies), OPEN)
+        filled = len(books["first"])
+        self.first[:filled], self.last[:filled] = books["first"], books["last"]
