@@ -88,6 +88,13 @@ def test_an_agent_that_is_out_waits_for_its_world():
     assert four.real is None and four.reward.tolist() == [2, 1, 0, 0]
 
 
+def test_nothing_is_wrong_with_it():
+    from gainstage.tasks.control.checking_batched import check_task
+
+    out = check_task(build(max_steps=9), steps=600)
+    assert not out.complaints and out.steps == 600 and len(out.lengths) > 60
+
+
 def test_a_limit_cuts_all_agents_of_a_world():
     task = build(max_steps=2)
     assert task.max_steps == 2

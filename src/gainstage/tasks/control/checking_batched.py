@@ -25,31 +25,32 @@ def check_task(task: Any, *, steps: int = 1000) -> Findings:
         steps: to be looked at, of all copies together.
     """
     out = Findings()
-    env = task.make(COPIES)
-    rounds = max(steps // COPIES, 8)
-    actions = random_actions(env.action_space, COPIES, rounds)
-    seeds = list(range(COPIES))
+    group = len(getattr(task, "agents", "1"))  # agents of one world are copies that belong together
+    size = COPIES * group
+    env = task.make(size)
+    rounds = max(steps // size, 8)
+    actions = random_actions(env.action_space, size, rounds)
+    seeds = list(range(size))
     begun = time.perf_counter()
     walk = _walk(env, seeds, actions, out)
-    out.seconds, out.steps = time.perf_counter() - begun, len(walk) * COPIES
+    out.seconds, out.steps = time.perf_counter() - begun, len(walk) * size
     if len(walk) < rounds:
         return out
     _check_lengths(walk, task.max_steps, out)
     half = rounds // 2
-    with torch.no_grad():
-        _compare(
-            _again(env, seeds, actions[: half + 1]), walk, "seed", "the same seeds and actions bring other steps", out
-        )
-        alone = task.make(1)
-        one = [_row(step, 1) for step in walk[: half + 1]]
-        text = "a copy does something else alone than in a batch, from the same seed"
-        _compare(_again(alone, seeds[1:2], [a[1:2] for a in actions[: half + 1]]), one, "copies", text, out)
-        alone.close()
-        _check_state(task, env, seeds, actions, walk, half, out)
-        if all(torch.equal(env.reset(seeds)[0], row) for row in env.reset(seeds)[1:]):
-            out.add(
-                "seed", "one start", "all seeds start from the same observation; fine if that is meant", error=False
-            )
+    text = "the same seeds and actions bring other steps"
+    _compare(_again(env, seeds, actions[: half + 1]), walk, "seed", text, out)
+    second = slice(group, 2 * group)
+    alone = task.make(group)
+    again = _again(alone, seeds[second], [action[second] for action in actions[: half + 1]])
+    text = "a copy does something else alone than in a batch, from the same seed"
+    _compare(again, [_rows(step, second) for step in walk[: half + 1]], "copies", text, out)
+    alone.close()
+    _check_state(task, env, seeds, actions, walk, half, out)
+    first = env.reset(seeds)
+    if all(torch.equal(first[0], row) for row in first[1:]):
+        text = "all seeds start from the same observation; fine if that is meant"
+        out.add("seed", "one start", text, error=False)
     env.close()
     return out
 
@@ -125,7 +126,8 @@ def _check_step(env: BatchedEnv, step: Stepped, before: Stepped | None, where: s
     if out.errors:
         return
     done = step.terminated | step.truncated
-    if not torch.equal(step.obs[~done], step.next_obs[~done]):
+    same = ~done if step.real is None else ~done & step.real
+    if not torch.equal(step.obs[same], step.next_obs[same]):
         out.add("observation", "two", f"obs and next_obs differ where no episode ended {where}")
     if bool(done.all()) and env.size > 1 and torch.equal(step.obs, step.next_obs):
         text = "obs is next_obs where every episode ended: the observation that the last action led to may be lost"
@@ -140,9 +142,9 @@ def _check_step(env: BatchedEnv, step: Stepped, before: Stepped | None, where: s
 
 def _check_lengths(walk: Sequence[Stepped], limit: int | None, out: Findings) -> None:
     """Lengths of episodes against the limit that the task says."""
-    running = torch.zeros(COPIES, dtype=torch.int64)
+    running = torch.zeros(len(walk[0].reward), dtype=torch.int64)
     for step in walk:
-        running += 1
+        running += 1 if step.real is None else step.real.cpu()
         done = (step.terminated | step.truncated).cpu()
         out.lengths += running[done].tolist()
         if limit is not None and bool((running[~done] >= limit).any()):
@@ -159,10 +161,11 @@ def _again(env: BatchedEnv, seeds: Sequence[int], actions: Sequence[Tensor]) -> 
     return [env.step(action) for action in actions]
 
 
-def _row(step: Stepped, row: int) -> Stepped:
-    return Stepped(
-        *(getattr(step, name)[row : row + 1] for name in ("obs", "reward", "terminated", "truncated", "next_obs"))
+def _rows(step: Stepped, rows: slice) -> Stepped:
+    obs, reward, terminated, truncated, after = (
+        getattr(step, name)[rows] for name in ("obs", "reward", "terminated", "truncated", "next_obs")
     )
+    return Stepped(obs, reward, terminated, truncated, after)
 
 
 def _compare(got: Sequence[Stepped], wanted: Sequence[Stepped], about: str, text: str, out: Findings) -> None:
@@ -183,7 +186,7 @@ def _check_state(
     _again(env, seeds, actions[:half])
     state: Mapping[str, Any] = env.state_dict()
     env.step(actions[half])
-    other = task.make(COPIES)
+    other = task.make(env.size)
     other.reset([seed + 100 for seed in seeds])
     try:
         other.load_state_dict(state)
