@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 
+import pytest
 import torch
 
 from gainstage.recipe import load
@@ -27,5 +28,17 @@ def test_plain_grpo_is_bit_equal_to_the_house() -> None:
     house = trainer.models["policy"].module.state_dict()
     start = Trainer(load("grpo")).models["policy"].module.state_dict()
     assert any(not torch.equal(start[key], house[key]) for key in house), "nothing was trained"
+    for key, value in plain.state_dict().items():
+        assert torch.equal(value, house[key]), key
+
+
+@pytest.mark.parametrize("task", ["cart_pole", "pendulum"])
+def test_plain_ppo_is_bit_equal_to_the_house(task: str) -> None:
+    trainer = Trainer(load("ppo", [f"task={task}", "budget.env_steps=3000", "seed=5"]))
+    trainer.run()
+    plain, _ = twin("ppo").main(3000, seed=5, task_name=task, quiet=True)
+    house = trainer.models["policy"].module.state_dict()
+    start = Trainer(load("ppo", [f"task={task}", "seed=5"])).models["policy"].module.state_dict()
+    assert all(not torch.equal(start[key], house[key]) for key in house), "something was not trained"
     for key, value in plain.state_dict().items():
         assert torch.equal(value, house[key]), key

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gainstage.ops.noise import mix
 from gainstage.registry import component
-from gainstage.types import Batch, Ctx, Stepped, column
+from gainstage.types import Batch, Ctx, column
 
 column("next_obs", "step", dims="*")  # what the action led to: differs from the next row of obs where an episode ended
 column("info/", "step", dims="*")
@@ -27,19 +27,25 @@ class Episodes:
 
     def __post_init__(self) -> None:
         self.returns, self.lengths = torch.zeros(self.size, dtype=torch.float64), torch.zeros(self.size)
-        self.finished: list[tuple[float, float, float]] = []
+        self.finished: list[list[float]] = []
 
-    def step(self, stepped: Stepped, done: Tensor) -> None:
-        success = stepped.info.get("success")
-        self.returns += stepped.reward.cpu()
-        self.lengths += 1 if stepped.real is None else stepped.real.cpu()
+    def see(self, batch: Batch, done: Tensor) -> None:
+        """Take in a fragment `"B T"` of all copies; `done` says after which steps an episode was over."""
         done = done.cpu()
-        if not bool(done.any()):
-            return
-        hit = torch.full((self.size,), float("nan")) if success is None else success.cpu().float()
-        ended = torch.stack((self.returns[done], self.lengths[done].double(), hit[done].double()), 1)
-        self.finished += [tuple(row) for row in ended.tolist()]
-        self.returns[done], self.lengths[done] = 0.0, 0.0
+        paid = torch.cat((self.returns.unsqueeze(1), batch["rewards"].cpu().double()), 1).cumsum(1)
+        lived = torch.cat((self.lengths.unsqueeze(1), batch["mask"].cpu().to(self.lengths)), 1).cumsum(1)
+        copies, steps = done.nonzero(as_tuple=True)
+        if len(copies):
+            hit = batch["info/success"].cpu()[copies, steps] if "info/success" in batch else torch.nan * copies
+            again = torch.cat((torch.zeros(1, dtype=torch.bool), copies[1:] == copies[:-1]))
+            ended = [
+                sums[copies, steps + 1] - torch.where(again, sums[copies, steps + 1].roll(1), 0.0)
+                for sums in (paid, lived)
+            ]
+            self.finished += torch.stack((ended[0], ended[1].double(), hit.double()), 1).tolist()
+        last = torch.where(done, torch.arange(1, done.shape[1] + 1), 0).amax(1, keepdim=True)
+        open_from = [torch.where(last > 0, sums.gather(1, last), 0.0).squeeze(1) for sums in (paid, lived)]
+        self.returns, self.lengths = paid[:, -1] - open_from[0], lived[:, -1] - open_from[1]
 
     def report(self, log: Callable[[str, float], None]) -> None:
         """Means over the episodes that ended since the last report."""
@@ -107,7 +113,7 @@ class EnvSteps:
             FloatingPointError: the environment paid a reward that is not finite.
         """
         actor = ctx.models[self.actor] if model is None else model
-        kept = Fragment(self.steps)
+        kept = Fragment()
         if self.memory is None and hasattr(actor, "initial_state"):
             self.memory = actor.initial_state(self.copies)
         state0 = self.memory
@@ -115,20 +121,25 @@ class EnvSteps:
             act = actor.act(self.obs, self.memory, explore=True)
             stepped = self.env.step(actor.to_env(act.action))
             done = stepped.terminated | stepped.truncated
-            real = torch.ones_like(done) if stepped.real is None else stepped.real
             seen = {f"info/{name}": value for name, value in stepped.info.items()}
             if act.logprob is not None:
                 seen["behaviour_logprobs"] = act.logprob
+            if stepped.real is not None:
+                seen["mask"] = stepped.real
             kept.add(
-                mask=real, obs=self.obs, actions=act.action, rewards=stepped.reward, terminated=stepped.terminated,
-                cut=stepped.truncated & ~stepped.terminated, next_obs=stepped.next_obs, start=self.fresh, **seen,
+                obs=self.obs, actions=act.action, rewards=stepped.reward, terminated=stepped.terminated, cut=done,
+                next_obs=stepped.next_obs, start=self.fresh, **seen,
             )  # fmt: skip
-            self.episodes.step(stepped, done)
             self.obs, self.fresh, self.memory = stepped.obs, done, act.state
             if self.memory is not None and bool(done.any()):
                 self.memory = torch.where(done.reshape(-1, *[1] * (self.memory.dim() - 1)), 0.0, self.memory)
         batch = kept.batch(last=self.obs)
         _check_rewards(batch["rewards"], ctx.task.name)
+        done = batch["cut"]
+        if "mask" not in batch:
+            batch["mask"] = torch.ones_like(done)
+        batch["cut"] = done & ~batch["terminated"]
+        self.episodes.see(batch, done)
         if state0 is not None:
             batch["state0"] = state0
         batch["version"] = torch.as_tensor(getattr(actor, "version", 0)).expand(self.copies).clone()
@@ -156,25 +167,24 @@ class EnvSteps:
 
 
 class Fragment:
-    """Columns in the making: `add` a step of all copies, `batch` them when all are there."""
+    """Columns in the making: `add` a step of all copies, `batch` them when all are there.
 
-    def __init__(self, steps: int) -> None:
-        self.steps, self.at = steps, 0
-        self.columns: dict[str, Tensor] = {}
+    What is added is kept as it is until then: environments and actors do not write to what they have handed out.
+    """
+
+    def __init__(self) -> None:
+        self.steps: dict[str, list[Tensor]] = {}
 
     def add(self, **values: Tensor) -> None:
-        if not self.columns:
-            for name, value in values.items():
-                extra = 1 if name == "obs" else 0
-                shape = (value.shape[0], self.steps + extra, *value.shape[1:])
-                self.columns[name] = torch.zeros(shape, dtype=value.dtype, device=value.device)
+        if not self.steps:
+            self.steps = {name: [] for name in values}
         for name, value in values.items():
-            self.columns[name][:, self.at] = value
-        self.at += 1
+            self.steps[name].append(value)
 
     def batch(self, last: Tensor) -> Batch:
-        self.columns["obs"][:, self.at] = last
-        return Batch(self.columns)
+        """Columns `"B T *"`; `last` is the observation after the last step."""
+        self.steps["obs"].append(last)
+        return Batch({name: torch.stack(self.steps.pop(name), 1) for name in list(self.steps)})
 
 
 def _check_rewards(rewards: Tensor, task: str) -> None:

@@ -44,7 +44,7 @@ class Population:
     @torch.no_grad()
     def collect(self, logprobs: LogProbs, steps: int) -> dict[str, Tensor]:
         """A fragment of every copy, columns `"NC T *"` as `env_steps` writes them."""
-        kept = Fragment(steps)
+        kept = Fragment()
         for _ in range(steps):
             action, logp = self.act(logprobs)
             flat = action.flatten()
