@@ -96,16 +96,20 @@ class ActorCriticPolicy(NetHandle):
 def next_values(values_of: Any, values: Tensor, batch: Batch) -> Tensor:
     """Value after each decision, `"B T"`: that of the row's next one, and of the true observation where there is none.
 
-    A row's last decision and every cut-off one are valued anew; after a real end the number is not used.
+    A row's last decision and every cut-off one are valued anew. After a real end it is the value of the next episode's
+    first observation, for streams of rewards that run on; others do not use it.
     """
     out = torch.cat((values[:, 1:], torch.zeros_like(values[:, :1])), 1)
     anew = torch.zeros(values.shape[:2], dtype=torch.bool, device=values.device)
     anew[:, -1] = True
     if "cut" in batch:
         anew |= batch["cut"].bool()
-    following = batch["next_obs"] if "next_obs" in batch else batch["obs"][:, 1:]
     rows, steps = torch.nonzero(anew, as_tuple=True)
-    out[rows, steps] = values_of(following[rows, steps])
+    following = batch["obs"][:, 1:][rows, steps]
+    if "next_obs" in batch:
+        over = batch["terminated"][rows, steps].bool().reshape(-1, *[1] * (following.dim() - 1))
+        following = torch.where(over, following, batch["next_obs"][rows, steps])
+    out[rows, steps] = values_of(following)
     return out
 
 

@@ -32,7 +32,8 @@ def value_loss(
     implementation's value clipping).
 
     Args:
-        values, returns, old: `Float "B T"`; what stands outside the mask is not read.
+        values, returns, old: `Float "B T"` (or `"B T S"` for S streams of rewards); what stands outside the mask is not
+            read.
         clip: in units of the return; None = off.
         delta: where Huber's loss turns from quadratic to linear.
 
@@ -43,7 +44,7 @@ def value_loss(
         raise ValueError(f"value.kind must be mse or huber, got {kind!r}")
     if clip is not None and old is None:
         raise ValueError("value_loss: clip needs the old values")
-    mask = mask.bool()
+    mask = _over_streams(mask, values)
     target = torch.where(mask, returns.detach(), 0.0)
     safe = torch.where(mask, values, 0.0)
 
@@ -60,8 +61,22 @@ def value_loss(
 
 def explained_variance(values: Tensor, returns: Tensor, mask: Tensor) -> float:
     """`1 - Var(returns - values) / Var(returns)` over the mask: 1 = perfect; 0 = a constant, or returns don't vary."""
+    mask = _over_streams(mask, returns)
     spread = masked_var(returns, mask)
     return float(1 - masked_var(returns - values, mask) / spread) if spread > 0 else 0.0
+
+
+def _over_streams(mask: Tensor, values: Tensor) -> Tensor:
+    """`Bool "B T"` beside values `"B T"` or `"B T S"`."""
+    return mask.bool().reshape(*mask.shape, *[1] * (values.dim() - mask.dim())).expand_as(values)
+
+
+def _added(x: Tensor) -> Tensor:
+    """Several streams `"B T S"` added up, `"B T"`."""
+    return x.sum(-1) if x.dim() == 3 else x
+
+
+Weight = Annotated[float, Field(ge=0)]
 
 
 @component("objective", needs=("mask", "returns", "values?"), wants=("values",))
@@ -69,21 +84,30 @@ def value_error(
     out: PolicyOut,
     mb: Batch,
     *,
-    weight: Annotated[float, Field(ge=0)] = 0.5,
+    weight: Weight | list[Weight] = 0.5,
     clip: Annotated[float, Field(gt=0)] | None = None,
 ) -> tuple[Tensor, Stats]:
     """`weight` times the squared error of a policy's own values, for nets that are actor and critic in one.
 
-    The error itself is `(V - R)^2`; `clip` bounds how far a value may move in one update, in units of the return.
+    The error itself is `(V - R)^2`; `clip` bounds how far a value may move in one update, in units of the return. The
+    errors of several streams are added, each with a weight of its own where `weight` is a list.
 
     Raises:
-        RecipeError: the policy gives no values.
+        RecipeError: the policy gives no values, or not one for each weight.
     """
     if out.values is None:
         raise RecipeError("objective value_error: the policy gives no values; use a net that does (actor_critic)")
-    mask = mb["mask"].bool()
-    terms = 2 * value_loss(out.values, mb["returns"], mask, mb.columns.get("values"), clip)
-    return weight * terms, {"value/loss": terms.detach(), "value/mean": out.values.detach()}
+    terms = 2 * value_loss(out.values, mb["returns"], mb["mask"], mb.columns.get("values"), clip)
+    values = out.values.detach()
+    if terms.dim() == 2 and isinstance(weight, float):
+        return weight * terms, {"value/loss": terms.detach(), "value/mean": values}
+    streams = terms.shape[2] if terms.dim() == 3 else 1
+    weights = weight if isinstance(weight, list) else [weight] * streams
+    if len(weights) != streams:
+        raise RecipeError(f"objective value_error: {len(weights)} weights for {streams} streams of values")
+    terms = terms.reshape(*mb["mask"].shape, streams)
+    stats: Stats = {"value/loss": _added(terms.detach()), "value/mean": _added(values.reshape(terms.shape))}
+    return (terms * torch.tensor(weights, device=terms.device)).sum(-1), stats
 
 
 @component("update", "value")
@@ -124,13 +148,12 @@ class ValueLearner(Learner):
             raise RecipeError(f"update.value: the role {self.train[0]!r} gives no values; add a value head")
         mask = mb["mask"].bool()
         ctx.meter.charge("trained_tokens", float(mask.sum()))
-        terms = value_loss(values, mb["returns"], mask, mb["values"], self.value_clip, self.kind, self.delta)
-        moved = torch.where(mask, (values.detach() - mb["values"]).abs(), 0.0)
+        terms = _added(value_loss(values, mb["returns"], mask, mb["values"], self.value_clip, self.kind, self.delta))
         stats: Stats = {
             "value/loss": terms.detach(),
-            "value/mean": values.detach(),
+            "value/mean": _added(values.detach()),
             "value/explained_variance": self.explained,
         }
         if self.value_clip is not None:
-            stats["value/clipped"] = (moved > self.value_clip).float()
+            stats["value/clipped"] = _added(((values.detach() - mb["values"]).abs() > self.value_clip).float())
         return self.weight * (terms * mb["weight"]).sum(), stats
