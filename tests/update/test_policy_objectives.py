@@ -9,7 +9,7 @@ import pytest
 import torch
 from tests.update.helpers_update import call, gradient, mask_of, random_case, rows
 
-from gainstage.registry import RecipeError, build, names
+from gainstage.registry import RecipeError, build, find, names
 from gainstage.update.objectives.policy.aggregation import aggregate
 from gainstage.update.objectives.policy.clipped import clipped, clipped_surrogate, truncated_importance
 from gainstage.update.objectives.policy.importance import (
@@ -396,8 +396,11 @@ def test_any_micro_batch_split_gives_the_same_gradient(name, chosen, how):
 
 
 RATIO_FAMILY = [
-    n for n in names("objective") if n not in ("likelihood", "weighted_likelihood", "unlikelihood", "entropy_bonus")
+    n
+    for n in names("objective")
+    if any("logprobs" in c or c == "{denominator}" for c in getattr(find("objective", n).make, "needs", ()))
 ]
+"""Objectives that compare two log-probs of the same decision."""
 
 
 @pytest.mark.parametrize("name", [n for n in RATIO_FAMILY if n not in ("policy_gradient", "reference_kl")])

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import linear
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU, "silu": nn.SiLU, "gelu": nn.GELU,
@@ -57,6 +58,12 @@ class MLP(nn.Sequential):
             if not last or ends:
                 layers += [*([nn.LayerNorm(out)] if norm else []), activation(act)]
         super().__init__(*layers)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self._modules.values():
+            # a small layer costs less than the call of a module: linear ones go straight to the function
+            x = linear(x, layer.weight, layer.bias) if type(layer) is nn.Linear else layer(x)
+        return x
 
 
 class Ensemble(nn.Module):

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from gainstage.ops.masked import masked_mean
+from gainstage.ops.masked import masked_sum
 from gainstage.registry import RecipeError, build, component
 from gainstage.types import Batch, Ctx
 from gainstage.update.objectives.policy.aggregation import token_weights
@@ -158,12 +158,13 @@ class Tally:
     def add(self, stats: Stats, mb: Batch) -> None:
         mask = mb.columns.get("mask")
         decisions = 1.0 if mask is None else float(mask.sum())
-        for name, value in stats.items():
-            if isinstance(value, Tensor) and value.dim() == 2:
-                mean = float(masked_mean(value.detach(), mb["mask"])) if decisions else 0.0
-            else:
-                mean = float(value)
-            self.sums[name] = self.sums.get(name, 0.0) + mean * decisions
+        tables = [name for name, value in stats.items() if isinstance(value, Tensor) and value.dim() == 2]
+        sums = {name: float(value) * decisions for name, value in stats.items() if name not in tables}
+        if tables:  # all at once: a small net's step is made of many small calls
+            stacked = torch.stack([stats[name].detach().float() for name in tables])  # type: ignore[union-attr]
+            sums |= dict(zip(tables, masked_sum(stacked, mb["mask"], (1, 2)).tolist(), strict=True))
+        for name in stats:
+            self.sums[name] = self.sums.get(name, 0.0) + sums[name]
             self.counts[name] = self.counts.get(name, 0.0) + decisions
 
     def means(self) -> dict[str, float]:

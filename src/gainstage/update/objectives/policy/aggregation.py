@@ -52,10 +52,10 @@ def token_weights(
     taken = mask.bool()
     if kept is not None:
         taken = taken & kept.bool().reshape(-1, *[1] * (mask.dim() - 1))
+    if how == "token_mean":
+        return taken / taken.sum().to(torch.float32).clamp(min=1)
     lengths = taken.flatten(1).sum(1).to(torch.float32).reshape(-1, *[1] * (mask.dim() - 1))
     count = float(rows) if rows is not None else (lengths > 0).sum().clamp(min=1)
-    if how == "token_mean":
-        return taken / lengths.sum().clamp(min=1)
     if how == "sequence_mean":
         return taken / (lengths.clamp(min=1) * count)
     if how == "sequence_sum":

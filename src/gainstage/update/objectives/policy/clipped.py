@@ -28,14 +28,18 @@ def ratio_at(logp: Tensor, old: Tensor, mask: Tensor, level: Level = "token") ->
       same paper), so that advantages may differ inside a row.
     """
     difference, usable = log_ratio(logp, old, mask)
+    return _at_level(difference, usable, level), usable
+
+
+def _at_level(difference: Tensor, usable: Tensor, level: Level) -> Tensor:
     if level == "token":
-        return difference.exp(), usable
+        return difference.exp()
     count = usable.sum(1, keepdim=True).clamp(min=1)
     ratio = (difference.sum(1, keepdim=True) / count).exp()
     if level == "sequence":
-        return ratio.expand_as(difference), usable
+        return ratio.expand_as(difference)
     if level == "sequence_token":
-        return ratio.detach() * (difference - difference.detach()).exp(), usable
+        return ratio.detach() * (difference - difference.detach()).exp()
     raise ValueError(f"clipped.level must be token, sequence or sequence_token, got {level!r}")
 
 
@@ -72,7 +76,8 @@ def clipped_surrogate(
         raise ValueError(f"clipped.low and clipped.high must be >= 0, got {low} and {high}")
     if dual is not None and not dual > 1:
         raise ValueError(f"clipped.dual must be above 1 (or null for none), got {dual}")
-    ratio, usable = ratio_at(logp, old, mask, level)
+    difference, usable = log_ratio(logp, old, mask)
+    ratio = _at_level(difference, usable, level)
     signal = torch.where(usable, advantages.detach(), 0.0)
     gain = torch.minimum(ratio * signal, ratio.clamp(1 - low, 1 + high) * signal)
     value = ratio.detach()
@@ -81,8 +86,7 @@ def clipped_surrogate(
     if dual is not None:
         gain = torch.where(signal < 0, torch.maximum(gain, dual * signal), gain)
         stats["ratio/clipped_dual"] = ((signal < 0) & (value > dual)).float()
-    token_difference = log_ratio(logp.detach(), old, mask)[0]
-    stats["kl/behaviour"] = kl_estimate(torch.zeros_like(token_difference), token_difference, "k3")
+    stats["kl/behaviour"] = kl_estimate(torch.zeros_like(difference), difference.detach(), "k3")
     return -gain, stats | dropped(mask, usable)
 
 
