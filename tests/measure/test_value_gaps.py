@@ -8,6 +8,7 @@ from gainstage.measure.curves.value_gaps import (
     action_influence,
     alignment,
     estimated_influence,
+    log_gaps,
     predicted_gain,
     success_condition,
     trust_region,
@@ -125,3 +126,13 @@ def test_action_gaps():
 def test_what_is_no_policy_or_no_probability_is_refused(pi, q):
     with pytest.raises(ValueError):
         success_condition(pi, q)
+
+
+def test_log_gaps_tell_the_same_everywhere_on_a_way_to_one_reward():
+    """Values gamma^D and gamma^(D + 2): the gap shrinks by orders of magnitude, its logarithm stays."""
+    gamma, distance = 0.5, np.array([1, 10, 100])
+    q = np.stack((gamma ** (distance + 2), gamma**distance), 1)
+    assert action_gaps(q) == pytest.approx([0.375, 0.000732422, 0.75 * 0.5**100], rel=1e-5)
+    assert log_gaps(q) == pytest.approx([1.386294] * 3, abs=1e-6)
+    with pytest.raises(ValueError, match="positive"):
+        log_gaps([[1.0, 0.0]])

@@ -25,6 +25,7 @@ Floor = Literal["sample", "mean"]
 def mapped_target(
     rewards: Tensor, terminated: Tensor, after: Tensor, now: Tensor, maps: Sequence[ValueMap], gamma: float | Tensor,
     beta: float = 1.0, bound: float | None = None, clip_now: bool = True, floor: Floor = "mean",
+    cap: float | None = None,
 ) -> Tensor:  # fmt: skip
     """`f_j(Q_j + beta (U_j - Q_j))` with `U_j = r_j + gamma Q_j'`, `Float64 "L B"`.
 
@@ -41,6 +42,7 @@ def mapped_target(
         beta: share of the way from `now` to the sample.
         bound: largest possible value; `after` (and `now`, where `clip_now`) is cut to [0, bound]. None = no cut.
         floor: `sample` lifts `U_j` to the map's least value, `mean` what is mapped.
+        cap: largest possible `U_j`, where the return is known to be bounded.
 
     Raises:
         ValueError: as many maps as channels are needed; beta outside (0, 1].
@@ -54,10 +56,11 @@ def mapped_target(
         after = after.clamp(0, bound)
         now = now.clamp(0, bound) if clip_now else now
     sample = rewards + torch.where(terminated.bool(), torch.zeros_like(after), gamma * after)
+    sample = sample if cap is None else sample.clamp(max=cap)
     lowest = [f.floor for f in maps]
     if floor == "sample":
         sample = _lift(sample, lowest)
-    return forward(maps, _lift(now + beta * (sample - now), lowest))
+    return forward(maps, _lift(now.lerp(sample, beta), lowest))
 
 
 def _lift(values: Tensor, lowest: Sequence[float | None]) -> Tensor:

@@ -132,6 +132,18 @@ def action_gaps(q: ArrayLike) -> Array:
     return top[..., -1] - top[..., -2]
 
 
+def log_gaps(q: ArrayLike) -> Array:
+    """Log of the best over the second best value of every state, "S": what is left to be told in log space.
+
+    Raises:
+        ValueError: fewer than two actions, or values that are not positive.
+    """
+    values = np.atleast_2d(np.asarray(q, float))
+    if (values <= 0).any():
+        raise ValueError("log_gaps: every value must be positive")
+    return action_gaps(np.log(values))
+
+
 def _checked(pi: ArrayLike, q: ArrayLike) -> tuple[Array, Array]:
     p, value = np.atleast_2d(np.asarray(pi, float)), np.atleast_2d(np.asarray(q, float))
     if p.shape != value.shape:
