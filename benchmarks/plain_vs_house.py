@@ -21,8 +21,10 @@ import torch
 from gainstage.recipe import load
 from gainstage.trainer import Trainer
 
-STEPS = {"grpo": 0, "ppo": 1024}
+STEPS = {"grpo": 0, "ppo": 1024, "sac": 50}
 """Twin -> environment steps of an iteration, by which control runs are cut; 0: cut by iterations."""
+BEFORE = {"sac": 1000}
+"""Twin -> environment steps before the first update, which cost next to nothing and are not counted."""
 
 
 def twin(name: str):
@@ -34,7 +36,11 @@ def twin(name: str):
 
 
 def house(name: str, iterations: int) -> None:
-    end = f"budget.env_steps={iterations * STEPS[name]}" if STEPS[name] else f"iterations={iterations}"
+    end = (
+        f"budget.env_steps={iterations * STEPS[name] + BEFORE.get(name, 0)}"
+        if STEPS[name]
+        else f"iterations={iterations}"
+    )
     Trainer(load(name, [end])).run()
 
 
@@ -52,7 +58,9 @@ def main() -> None:
         plain, iterations = twin(name), options.iterations * (3 if STEPS[name] else 1)
         runs = {
             "house": lambda name=name, n=iterations: house(name, n),
-            "plain": lambda plain=plain, name=name, n=iterations: plain.main(n * (STEPS[name] or 1), quiet=True),
+            "plain": lambda plain=plain, name=name, n=iterations: plain.main(
+                n * (STEPS[name] or 1) + BEFORE.get(name, 0), quiet=True
+            ),
         }
         times: dict[str, list[float]] = {"house": [], "plain": []}
         for number in range(options.rounds + 1):

@@ -42,3 +42,14 @@ def test_plain_ppo_is_bit_equal_to_the_house(task: str) -> None:
     assert all(not torch.equal(start[key], house[key]) for key in house), "something was not trained"
     for key, value in plain.state_dict().items():
         assert torch.equal(value, house[key]), key
+
+
+def test_plain_sac_is_bit_equal_to_the_house() -> None:
+    trainer = Trainer(load("sac", ["budget.env_steps=1150", "seed=5"]))
+    trainer.run()
+    plain, _ = twin("sac").main(1150, seed=5, quiet=True)
+    house = trainer.models["policy"].module.state_dict()
+    start = Trainer(load("sac", ["seed=5"])).models["policy"].module.state_dict()
+    assert all(not torch.equal(start[key], house[key]) for key in house), "something was not trained"
+    for key, value in plain.state_dict().items():
+        assert torch.equal(value, house[key]), key
