@@ -257,6 +257,7 @@ BATCHED = {
     "copies: a copy does something else alone than in a batch": changed(
         reward=lambda self, out: out.reward + out.reward.mean()
     ),
+    "end: obs is next_obs at every end of an episode": changed(next_obs=lambda self, out: out.obs),
     "end: an episode goes on after 10 steps": WalkTask(max_steps=None),
     "state: a saved state cannot be loaded: KeyError": walking(state_dict=lambda self: {"keys": self.keys}),
     "state: a loaded state does not go on as before": walking(load_state_dict=lambda self, state: None),
