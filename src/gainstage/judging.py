@@ -50,7 +50,10 @@ def judge(chain: Chain, got: list[Trajectory], ctx: Any, call: Call) -> list[Tra
 
 
 def shape(chain: Chain, batch: Batch, ctx: Any, call: Call) -> None:
-    """Rewards that are learned, relabelled or scheduled: computed at every read."""
+    """Rewards that are learned, relabelled or scheduled: computed at every read.
+
+    They go to the rewards of their level, or to the `column` that a component names: a stream of its own.
+    """
     for part in chain.reward:
         if not part.has("shape"):
             continue
@@ -58,7 +61,7 @@ def shape(chain: Chain, batch: Batch, ctx: Any, call: Call) -> None:
         for transform in part.options.get("then", []):
             value = transform(value)
         value = value * float(part.options.get("weight", 1.0))
-        name = COLUMNS[getattr(part.it, "level", "row")]
+        name = getattr(part.it, "column", None) or COLUMNS[getattr(part.it, "level", "row")]
         combine = part.options.get("combine", getattr(part.it, "combine", "sum"))
         replace = combine == "replace" or name not in batch
         batch[name] = value if replace else batch[name] + value

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from gainstage.ops.noise import mix
 from gainstage.registry import component
+from gainstage.rollout.control.visits import Visits
 from gainstage.types import Batch, Ctx, column
 
 column("next_obs", "step", dims="*")  # what the action led to: differs from the next row of obs where an episode ended
@@ -102,7 +103,7 @@ class EnvSteps:
         starts = ctx.task.problems("train")
         picked = [starts[mix("copy", ctx.seed, copy) % len(starts)] for copy in range(self.copies)]
         self.obs = self.env.reset([mix(problem.meta["seed"], ctx.seed, n) for n, problem in enumerate(picked)])
-        self.episodes = Episodes(self.copies)
+        self.episodes, self.visits = Episodes(self.copies), Visits(self.copies)
         self.fresh = torch.ones(self.copies, dtype=torch.bool, device=self.obs.device)
         self.memory: Any = None
 
@@ -147,6 +148,7 @@ class EnvSteps:
         if hasattr(actor, "charge"):
             actor.charge(self.transitions, grad=False)
         self.episodes.report(ctx.log)
+        self.visits.look(batch, ctx.log)
         ctx.log("reward/mean", float(batch["rewards"].mean()))
         return batch
 
@@ -157,13 +159,14 @@ class EnvSteps:
     def state_dict(self) -> dict[str, Any]:
         return {
             "env": self.env.state_dict(), "obs": self.obs, "fresh": self.fresh, "memory": self.memory,
-            "returns": self.episodes.returns, "lengths": self.episodes.lengths,
+            "returns": self.episodes.returns, "lengths": self.episodes.lengths, "visits": self.visits.state_dict(),
         }  # fmt: skip
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.env.load_state_dict(state["env"])
         self.obs, self.fresh, self.memory = state["obs"], state["fresh"], state["memory"]
         self.episodes.returns, self.episodes.lengths = state["returns"].clone(), state["lengths"].clone()
+        self.visits.load_state_dict(state["visits"])
 
 
 class Fragment:
