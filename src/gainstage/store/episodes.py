@@ -64,7 +64,7 @@ class EpisodeReplay(Replay):
             self.begun = torch.where(broken, before, self.begun)
 
     def _note(self, done: Tensor, before: int) -> None:
-        """First and last steps of the episodes of a fragment, `done "T B"`, and the ends of those that ran before it."""
+        """First and last steps of a fragment's episodes, `done "T B"`, and the ends of those that ran before it."""
         steps = before + torch.arange(len(done)).unsqueeze(1).expand_as(done)
         never = torch.iinfo(torch.int64).max
         end = torch.where(done, steps, never).flip(0).cummin(0).values.flip(0)

@@ -20,8 +20,8 @@ class ObservationStatistics:
 
     Args:
         roles: nets made with `normalise: true`.
-        of: what moves them: `fresh` experience, or each iteration's first draw of a replay, `draws`, with what select has
-            changed in it (goals in hindsight).
+        of: what moves them: `fresh` experience, or `draws`: each iteration's first draw of a replay, with what select
+            has changed in it (goals in hindsight).
         fit_at: `after_update`, or `before_update` for methods without ratios, which then learn with the newest.
     """
 

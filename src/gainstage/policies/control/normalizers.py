@@ -7,8 +7,9 @@ from torch import Tensor, nn
 
 
 class ObservationNormalizer(nn.Module):
-    """`(x - mean) / std`, cut at `clip` stds; a std below `floor` counts as `floor`. The statistics move by `update` alone, never by looking.
+    """`(x - mean) / std`, cut at `clip` stds; a std below `floor` counts as `floor`.
 
+    The statistics move by `update` alone, never by looking.
     Buffers: they are saved with the weights, and copies of the net carry them.
     """
 

@@ -68,7 +68,7 @@ class Hindsight:
         if not hasattr(ctx.store, "bounds"):
             raise RecipeError("select.hindsight needs whole episodes; use `store: {episodes: {capacity: ...}}`")
         if getattr(ctx.store, "n_step", 1) != 1:
-            raise RecipeError("select.hindsight: n-step rewards were earned on the way to another goal; set n_step to 1")
+            raise RecipeError("select.hindsight: rewards of n steps were earned for another goal; set n_step to 1")
         self._pieces(ctx)
 
     def observe(self, fresh: Any, ctx: Ctx) -> None:
@@ -91,8 +91,8 @@ class Hindsight:
         if not torch.allclose(paid, due, atol=1e-4):
             place = int((paid - due).abs().argmax())
             raise RecipeError(
-                f"select.hindsight: the reward of {ctx.task.name} is not goal-computable: it paid {float(paid[place]):g} "
-                f"where compute_reward says {float(due[place]):g}"
+                f"select.hindsight: the reward of {ctx.task.name} is not goal-computable: it paid "
+                f"{float(paid[place]):g} where compute_reward says {float(due[place]):g}"
             )
 
     def relabel(self, batch: Batch, ctx: Ctx) -> Batch:
@@ -100,19 +100,19 @@ class Hindsight:
         if not self.k:
             return batch
         store: Any = ctx.store
-        achieved, wanted = self._pieces(ctx)
+        achieved = self._pieces(ctx)[0]
         assert batch.origin is not None and batch.origin[1] is not None
-        copy, step = (part.cpu() for part in batch.origin)
+        copy, step = batch.origin[0].cpu(), batch.origin[1].cpu()
         chosen = torch.rand(len(step)) < self.k / (self.k + 1)
         copy, step = copy[chosen], step[chosen]
         if self.strategy == "random":
             other = store.uniform(len(step))
             goal = store.at("next_obs", other.step, other.row)[:, achieved]
         else:
-            place, at_start = new_goal_steps(step, *store.bounds(step, copy), self.strategy, torch.rand(len(step)))
+            first, last = store.bounds(step, copy)
+            place, at_start = new_goal_steps(step, first, last, self.strategy, torch.rand(len(step)))
             goal = store.at("next_obs", place, copy)[:, achieved]
             if self.strategy == "episode":
-                first = store.bounds(step, copy)[0]
                 goal = torch.where(at_start.unsqueeze(1), store.at("obs", first, copy)[:, achieved], goal)
         return self._written(batch, chosen.to(batch.device), goal.to(batch.device), ctx)
 

@@ -1,0 +1,101 @@
+"""The replay that knows its episodes: which are drawn, where they begin and end, and what a restart may not glue."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from gainstage.registry import RecipeError
+from gainstage.store.episodes import EpisodeReplay
+from gainstage.types import Batch
+
+
+def fragment(lengths: list[list[int]], steps: int, start: int = 0) -> Batch:
+    """`steps` of each copy; copy c's episodes end after the given numbers of steps. Observations count the steps."""
+    copies = len(lengths)
+    number = torch.arange(start, start + steps + 1, dtype=torch.float32)
+    obs = number.expand(copies, -1).unsqueeze(2) + 1000 * torch.arange(copies).reshape(-1, 1, 1)
+    cut = torch.zeros(copies, steps, dtype=torch.bool)
+    for copy, ends in enumerate(lengths):
+        for end in ends:
+            cut[copy, end - 1] = True
+    none = torch.zeros_like(cut)
+    return Batch({
+        "obs": obs.clone(), "next_obs": obs[:, 1:].clone(), "actions": torch.zeros(copies, steps, 1),
+        "rewards": number[:-1].expand(copies, -1).clone(), "terminated": none, "cut": cut, "mask": ~none,
+    })  # fmt: skip
+
+
+def drawn(store: EpisodeReplay, count: int = 4000) -> set[tuple[int, int]]:
+    index = store.uniform(count)
+    return set(zip(index.row.tolist(), index.step.tolist(), strict=True))
+
+
+def test_only_ended_episodes_are_drawn_each_transition_alike():
+    store = EpisodeReplay(capacity=100)
+    store.add(fragment([[3], [2, 6]], 6), None)
+    assert drawn(store) == {(0, 0), (0, 1), (0, 2), *((1, k) for k in range(6))}
+    index = store.uniform(90_000)
+    counts = torch.bincount(index.row * 6 + index.step, minlength=12)
+    assert counts[counts > 0].float().std() < 4 * 10_000**0.5
+    first, last = store.bounds(torch.tensor([1, 0, 3]), torch.tensor([0, 1, 1]))
+    assert first.tolist() == [0, 0, 2] and last.tolist() == [2, 1, 5]
+
+
+def test_an_episode_goes_on_in_the_next_fragment():
+    store = EpisodeReplay(capacity=100)
+    store.add(fragment([[], [4]], 4), None)
+    assert drawn(store) == {(1, k) for k in range(4)}
+    store.add(fragment([[], []], 4, start=4), None)
+    store.add(fragment([[2], []], 4, start=8), None)
+    first, last = store.bounds(torch.tensor([0, 5, 9]), torch.zeros(3, dtype=torch.long))
+    assert first.tolist() == [0, 0, 0] and last.tolist() == [9, 9, 9]
+    assert drawn(store) == {(1, k) for k in range(4)} | {(0, k) for k in range(10)}
+
+
+def test_an_episode_that_was_left_is_dropped_and_never_continued():
+    store = EpisodeReplay(capacity=100)
+    store.add(fragment([[], [4]], 4), None)
+    elsewhere = fragment([[3], [3]], 4, start=4)
+    elsewhere["obs"][0] += 0.5  # copy 0 starts anew from somewhere else, as after an inexact restart
+    elsewhere["next_obs"][0] += 0.5
+    store.add(elsewhere, None)
+    assert drawn(store) == {(0, 4), (0, 5), (0, 6), *((1, k) for k in range(7))}
+    first, _ = store.bounds(torch.tensor([5]), torch.tensor([0]))
+    assert first.item() == 4
+
+
+def test_the_ring_forgets_the_oldest_and_knows_what_is_left_of_an_episode():
+    store = EpisodeReplay(capacity=10)
+    for start in range(0, 24, 4):
+        store.add(fragment([[4] if start % 8 else []], 4, start=start), None)
+    assert store.oldest == 14
+    first, last = store.bounds(torch.tensor([15, 16, 23]), torch.zeros(3, dtype=torch.long))
+    assert first.tolist() == [14, 16, 16] and last.tolist() == [15, 23, 23]
+    assert drawn(store) == {(0, k) for k in range(14, 24)}
+    batch = store.draw(store.uniform(50))
+    assert torch.equal(batch["obs"][:, 0, 0], batch.origin[1].float())
+
+
+def test_nothing_to_draw_is_said():
+    store = EpisodeReplay(capacity=10)
+    store.add(fragment([[]], 4), None)
+    with pytest.raises(RecipeError, match="no complete episode stored, collect at least one before updating"):
+        store.uniform(4)
+
+
+def test_saved_and_loaded_it_goes_on_alike():
+    store, other = EpisodeReplay(capacity=20), EpisodeReplay(capacity=20)
+    store.add(fragment([[3], []], 6), None)
+    other.load_state_dict(store.state_dict())
+    for start in (6, 12):
+        for one in (store, other):
+            one.add(fragment([[2], [5]], 6, start=start), None)
+    assert torch.equal(store.ended, other.ended)
+    for a, b in zip(store.bounds(torch.arange(12, 18), torch.ones(6, dtype=torch.long)),
+                    other.bounds(torch.arange(12, 18), torch.ones(6, dtype=torch.long)), strict=True):  # fmt: skip
+        assert torch.equal(a, b)
+    index = store.uniform(64, torch.Generator().manual_seed(1))
+    again = other.uniform(64, torch.Generator().manual_seed(1))
+    assert torch.equal(index.step, again.step)
+    assert torch.equal(store.draw(index)["obs"], other.draw(again)["obs"])
