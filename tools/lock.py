@@ -16,7 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 TORCH = "torch==2.13.0"
-EXTRAS = ("dev", "lora", "math", "gguf", "control")
+EXTRAS = ("dev", "lora", "math", "gguf", "tune", "control")
 BESIDES = ("datasets", "scikit-learn", "tensorboard")
 COMPILED = ("reasoning-gym",)
 
