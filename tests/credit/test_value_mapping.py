@@ -286,3 +286,36 @@ def test_the_next_action_is_the_best_of_all_channels_together():
         column(0.5, 0.0), GOES_ON, column(0.8, 0.1), column(0.5, 0.3), LOG, 0.96, 0.1, floor="sample"
     )
     assert target.shape == (1, 1, 2) and torch.allclose(target[0, 0], wanted[:, 0])
+
+
+def test_a_channel_that_is_never_paid_falls_to_its_least_value():
+    for f, least in ((Log(0.5, D_BAD, EPS), EPS), (LogLin(), 0.01687), (Identity(), 0.0)):
+        out = f.forward(column(3.0))
+        for _ in range(400):
+            values = f.inverse(out)
+            target = mapped_target(column(0.0), GOES_ON, values, values, [f], 0.9, bound=10.0)
+            out = out + 0.5 * (target - out)
+        assert float(f.inverse(out)) == pytest.approx(least, abs=1e-6)
+
+
+@given(st.integers(0, 10_000))
+def test_log_q_learnings_update_written_out(seed):
+    """Steps 3 to 6 of the method for one row and random numbers, in plain arithmetic."""
+    draw = torch.Generator().manual_seed(seed)
+    after = torch.rand(2, 1, 3, generator=draw, dtype=torch.float64) * 3 + EPS
+    now = torch.rand(2, 1, 3, generator=draw, dtype=torch.float64) * 3 + EPS
+    reward, over = float(torch.rand((), generator=draw)) * 2 - 1, bool(torch.rand((), generator=draw) < 0.3)
+    good, bad = after[0, 0].tolist(), after[1, 0].tolist()
+    best = max(range(3), key=lambda a: good[a] - bad[a])
+    wanted = []
+    heads = ((max(reward, 0), good[best], now[0, 0, 2], 0.0), (max(-reward, 0), bad[best], now[1, 0, 2], D_BAD))
+    for paid, value, q, d in heads:
+        sample = max(EPS, paid + (0 if over else 0.96 * min(max(value, 0), 25)))
+        wanted.append(0.5 * math.log(float(q) + 0.1 * (sample - float(q))) + d)
+    ctx = SimpleNamespace(models={"policy": Heads(now), "policy_target": Heads(after)})
+    batch = Batch({
+        "obs": torch.zeros(1, 2, 1), "actions": torch.tensor([[2]]), "terminated": torch.tensor([[over]]),
+        "mask": torch.ones(1, 1, dtype=torch.bool), "channel_rewards": polar().split(f64(reward)).T.unsqueeze(0),
+    })  # fmt: skip
+    target = MappedTarget(beta=0.1, floor="sample", bounded_now=False).estimate(batch, ctx)["mapped_targets"]
+    assert target[0, 0].tolist() == pytest.approx(wanted, abs=1e-9)

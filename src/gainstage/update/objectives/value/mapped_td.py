@@ -8,10 +8,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import huber_loss
 
+from gainstage.ops.value_maps import inverse
 from gainstage.registry import RecipeError, component
-from gainstage.types import Batch, Ctx
+from gainstage.types import Batch, Ctx, column
 from gainstage.update.learner import Learner, Stats
 from gainstage.update.optimizers.build import NonFinite
+
+column("td_error", "step")
 
 
 @component("update")
@@ -47,5 +50,5 @@ class MappedTd(Learner):
         error = (out.detach() - target).abs().sum(0).float()
         mb["td_error"] = error.unsqueeze(1)
         weight = mb["weight_draw"] if "weight_draw" in mb else torch.ones_like(error)
-        stats: Stats = {"q/error": error.mean()}
+        stats: Stats = {"q/mean": role.total(inverse(role.maps, out.detach())).mean(), "q/error": error.mean()}
         return (heads.sum(0) * weight).mean(), stats
