@@ -85,6 +85,8 @@ def natural_step(parameters: Sequence[nn.Parameter], surrogate: Scalar, kl: Scal
         return Taken(False, why="flat")
     product = hessian_product(torch.autograd.grad(kl(), parameters, create_graph=True), parameters, trust.damping)
     x = conjugate_gradient(product, g, trust.iters, trust.tol)
+    if not bool(x.any()):
+        return Taken(False, why="flat")  # the gradient is as good as none
     curve = float(x @ product(x))
     if not (math.isfinite(curve) and curve > 0):
         return Taken(False, why="curvature")
