@@ -81,12 +81,10 @@ def natural_step(parameters: Sequence[nn.Parameter], surrogate: Scalar, kl: Scal
     g, start = flatten([gradient for gradient in found if gradient is not None]), float(before.detach())
     if not (math.isfinite(start) and bool(torch.isfinite(g).all())):
         raise NonFinite("the surrogate of the trust region or its gradient is not finite")
-    if not bool(g.any()):
+    if float(g @ g) <= trust.tol:  # the solver would stop before its first product
         return Taken(False, why="flat")
     product = hessian_product(torch.autograd.grad(kl(), parameters, create_graph=True), parameters, trust.damping)
     x = conjugate_gradient(product, g, trust.iters, trust.tol)
-    if not bool(x.any()):
-        return Taken(False, why="flat")  # the gradient is as good as none
     curve = float(x @ product(x))
     if not (math.isfinite(curve) and curve > 0):
         return Taken(False, why="curvature")
