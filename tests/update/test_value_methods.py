@@ -16,7 +16,7 @@ METHODS = (
 )  # fmt: skip
 QUICK = (
     "evaluate.problems=1", "store.replay.least=200", "store.replay.capacity=4000", "iterations=null",
-    "budget.env_steps=1600", "task.identity.max_steps=4",
+    "budget.env_steps=1600", "task.identity.max_steps=4", "rollout.env_steps.steps=4", "plan.updates=8",
 )  # fmt: skip
 
 
@@ -38,7 +38,10 @@ def test_identity_is_solved(name):
 
 
 def run(name, iterations, *overrides):
-    small = ("store.replay.least=40", "store.replay.capacity=90", "evaluate.problems=1", "rollout.env_steps.steps=3")
+    small = (
+        "store.replay.least=40", "store.replay.capacity=90", "evaluate.problems=1", "rollout.env_steps.steps=3",
+        "plan.updates=4",
+    )  # fmt: skip
     return Trainer(load(name, [f"iterations={iterations}", "budget={}", *small, *overrides]))
 
 
