@@ -189,6 +189,13 @@ def test_train_evaluate_sample(tmp_path: Path) -> None:
     assert gs("sample", str(tmp_path / "a"), "-p", "1+1=", "--max-new", "8", "-k", "2").count("\n") == 2
 
 
+def test_evaluate_tells_declining_rightly_from_wrongly() -> None:
+    args = ["evaluate", "-n", "8", "--samples", "1"]
+    said = gs(*args, 'task={arithmetic: {abstain: "?", unanswerable: 0.5}}')
+    assert "abstained 0.0 % (0.0 % of unanswerable, 0.0 % of answerable)" in said
+    assert "unanswerable" not in gs(*args, 'task={arithmetic: {abstain: "?"}}') and "abstained" not in gs(*args)
+
+
 def test_compare_and_again(tmp_path: Path) -> None:
     args = [
         "compare",

@@ -110,4 +110,9 @@ def evaluate(
         )
     if "abstention" in numbers:
         wrong = f", wrong if attempted {100 * numbers['hallucination']:.1f} %" if "hallucination" in numbers else ""
-        print(f"  abstained {100 * numbers['abstention']:.1f} %{wrong}")
+        apart = ", ".join(
+            f"{100 * numbers[name]:.1f} % of {name.partition('/')[2]}"
+            for name in ("abstention/unanswerable", "abstention/answerable")
+            if name in numbers
+        )
+        print(f"  abstained {100 * numbers['abstention']:.1f} %{f' ({apart})' if apart else ''}{wrong}")
