@@ -66,8 +66,8 @@ class TransitionEmbedding(nn.Module):
         """The next embedding, `"N D"`."""
         return self.ahead(torch.cat((phi, action_vector(actions, self.actions)), -1))
 
-    def errors(self, obs: Tensor, next_obs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Forward and inverse error of transitions, `"N"` each, and the embeddings of the first observations."""
+    def errors(self, obs: Tensor, next_obs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """Forward and inverse error of transitions, `"N"` each."""
         phi, after = self(obs), self(next_obs)
         guess = self.inverse(torch.cat((phi, after), -1))
-        return forward_error(self.predict(phi, actions), after), inverse_error(guess, actions, self.actions), phi
+        return forward_error(self.predict(phi, actions), after), inverse_error(guess, actions, self.actions)

@@ -75,12 +75,12 @@ class Embedded:
         real = fresh["mask"].bool()
         obs, after = (numbers(self.space, x[real]) for x in (fresh["obs"][:, :-1], fresh["next_obs"]))
         actions = fresh["actions"][real]
-        losses, spread = [], torch.zeros(1)
+        losses = []
         for _ in range(self.epochs):
             for rows in torch.randperm(len(obs), device=obs.device).chunk(self.minibatches):
-                loss, phi = self._learn(obs[rows], after[rows], actions[rows])
-                losses.append(loss)
-                spread = phi.std(0, unbiased=False)
+                losses.append(self._learn(obs[rows], after[rows], actions[rows]))
+        with torch.no_grad():
+            spread = self.nets(obs).std(0, unbiased=False) if len(obs) else torch.ones(1)
         size = sum(p.numel() for p in self.nets.parameters())
         ctx.meter.charge("gradient_steps", len(losses))
         ctx.meter.charge("flops", 6.0 * self.epochs * size * len(obs))
@@ -92,15 +92,15 @@ class Embedded:
                           "forward_weight", stacklevel=2)  # fmt: skip
 
     @torch.enable_grad()
-    def _learn(self, obs: Tensor, after: Tensor, actions: Tensor) -> tuple[float, Tensor]:
-        ahead, back, phi = self.nets.errors(obs, after, actions)
+    def _learn(self, obs: Tensor, after: Tensor, actions: Tensor) -> float:
+        ahead, back = self.nets.errors(obs, after, actions)
         loss = self.forward_weight * ahead.mean() + self.inverse_weight * back.mean()
         if not bool(torch.isfinite(loss)):
             raise FloatingPointError("the embedding's loss is not finite; lower its lr")
         self.opt.zero_grad(set_to_none=True)
         loss.backward()
         self.opt.step()
-        return float(loss.detach()), phi.detach()
+        return float(loss.detach())
 
     def state_dict(self) -> dict[str, Any]:
         return {"nets": self.nets.state_dict(), "optimizer": self.opt.state_dict(), "warned": self.warned}
