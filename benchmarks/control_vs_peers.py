@@ -1,0 +1,180 @@
+"""Environment steps per second and peak memory against other libraries, same hyper-parameters, same environment.
+
+    python -m venv peers && peers/bin/pip install stable-baselines3 "gymnasium[mujoco]" sbx-rl
+    ./gs python benchmarks/control_vs_peers.py --peer-python peers/bin/python
+    ./gs python benchmarks/control_vs_peers.py --peer-python peers/bin/python --cases sac_halfcheetah --rounds 5
+
+Peers are those of `sb3` (Stable-Baselines3, PyTorch) and `sbx` (the same on JAX) that the other interpreter can import.
+Every measurement is a process of its own; house and peers take turns, so that a noisy machine hits all, and the ratio
+of the medians is what counts. The clock runs from the first update on. `--cpu` takes the processes' own seconds, which
+other processes disturb less than the clock on the wall. Off-policy cases make one update for every environment step;
+the house does so in turns of 50, which SB3 and SBX do with `--turns 50` too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+WARM = 1000
+CASES = {
+    # name: (recipe, changes, class, environment, its copies, steps to measure)
+    "ppo_cartpole": ("ppo", ["task=cart_pole"], "PPO", "CartPole-v1", 8, 20480),
+    "ppo_cartpole_gym": ("ppo", ["task=gym:CartPole-v1"], "PPO", "CartPole-v1", 8, 20480),
+    "ppo_halfcheetah": ("ppo_continuous", ["task=gym:HalfCheetah-v5"], "PPO", "HalfCheetah-v5", 1, 8192),
+    "sac_halfcheetah": ("sac", ["task=gym:HalfCheetah-v5"], "SAC", "HalfCheetah-v5", 1, 2000),
+    "td3_halfcheetah": ("td3", ["task=gym:HalfCheetah-v5"], "TD3", "HalfCheetah-v5", 1, 2000),
+    "dqn_cartpole": ("dqn", ["task=cart_pole"], "DQN", "CartPole-v1", 8, 16000),
+}
+
+
+def settings(case: str, turns: int) -> dict:
+    """What the recipe says, in the peers' words."""
+    if case.startswith("ppo_cartpole"):
+        own = {"n_steps": 128, "batch_size": 256, "n_epochs": 4, "learning_rate": 2.5e-4, "ent_coef": 0.01}
+        return {**own, "max_grad_norm": 0.5}
+    if case == "ppo_halfcheetah":
+        own = {"n_steps": 2048, "batch_size": 64, "n_epochs": 10, "learning_rate": 3e-4}
+        return {**own, "max_grad_norm": 0.5}
+    if case == "dqn_cartpole":
+        own = {"batch_size": 64, "buffer_size": 50_000, "train_freq": 4, "gradient_steps": 8, "learning_rate": 1e-3}
+        lagging = {"tau": 0.01, "target_update_interval": 1}
+        return {**own, **lagging, "learning_starts": WARM, "policy_kwargs": {"net_arch": [128, 128]}}
+    own = {"batch_size": 256, "buffer_size": 1_000_000, "train_freq": turns, "gradient_steps": turns}
+    rate = 3e-4 if case.startswith("sac") else 1e-3
+    return {**own, "learning_rate": rate, "learning_starts": WARM, "policy_kwargs": {"net_arch": [256, 256]}}
+
+
+class Clock:
+    """Times and steps from the first look after the warm-up to the last."""
+
+    def __init__(self) -> None:
+        self.looks: list[tuple[float, float, float]] = []
+
+    def look(self, steps: float) -> None:
+        self.looks.append((steps, time.perf_counter(), time.process_time()))
+
+    def rates(self) -> dict[str, float]:
+        (first, *began), (last, *ended) = self.looks[0], self.looks[-1]
+        wall, cpu = ended[0] - began[0], ended[1] - began[1]
+        return {"wall": (last - first) / wall, "cpu": (last - first) / cpu}
+
+
+def house(case: str, threads: int, wanted: int) -> Clock:
+    import torch
+
+    from gainstage.recipe import load
+    from gainstage.trainer import Trainer
+
+    torch.set_num_threads(threads)
+    recipe, changes, _, _, _, steps = CASES[case]
+    steps, clock = wanted or steps, Clock()
+
+    def row(numbers: dict[str, float]) -> None:
+        if numbers["budget/env_steps"] > WARM:  # at least one turn of updates lies behind
+            clock.look(numbers["budget/env_steps"])
+
+    Trainer(load(recipe, [*changes, f"budget.env_steps={WARM + steps}"]), on_row=row).run()
+    return clock
+
+
+def peer(which: str, case: str, threads: int, turns: int, wanted: int) -> Clock:
+    import warnings
+
+    warnings.filterwarnings("ignore")
+    import importlib
+
+    import torch
+    from stable_baselines3.common.callbacks import BaseCallback
+    from stable_baselines3.common.env_util import make_vec_env
+    from stable_baselines3.common.vec_env import VecNormalize
+
+    torch.set_num_threads(threads)
+    _, _, kind, environment, copies, steps = CASES[case]
+    made = getattr(importlib.import_module({"sb3": "stable_baselines3", "sbx": "sbx"}[which]), kind)
+    env = make_vec_env(environment, copies)
+    if case == "ppo_halfcheetah":
+        env = VecNormalize(env)
+    clock = Clock()
+
+    class Watch(BaseCallback):
+        def _on_step(self) -> bool:
+            return True
+
+        def _on_rollout_start(self) -> None:
+            if self.num_timesteps > WARM:
+                clock.look(self.num_timesteps)
+
+    model = made("MlpPolicy", env, seed=0, device="cpu", **settings(case, turns))
+    model.learn(WARM + (wanted or steps), callback=Watch())
+    clock.look(model.num_timesteps)
+    return clock
+
+
+def worker(which: str, case: str, threads: int, turns: int, steps: int) -> None:
+    """Print what one measurement found."""
+    clock = house(case, threads, steps) if which == "house" else peer(which, case, threads, turns, steps)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print("RESULT " + json.dumps({**clock.rates(), "peak": peak}))
+
+
+def measure(python: str, which: str, case: str, options: argparse.Namespace) -> dict[str, float]:
+    """One measurement in a process of its own.
+
+    Raises:
+        RuntimeError: it ended without a result; its last words.
+    """
+    command = [python, __file__, "--worker", which, "--cases", case]
+    for name in ("threads", "turns", "steps"):
+        command += [f"--{name}", str(getattr(options, name))]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parent)
+    for line in done.stdout.splitlines():
+        if line.startswith("RESULT "):
+            return json.loads(line.removeprefix("RESULT "))
+    raise RuntimeError((done.stderr.strip().splitlines() or ["no result"])[-1])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--peer-python", default="", help="interpreter of the environment with the peers")
+    parser.add_argument("--peers", nargs="*", default=["sb3", "sbx"])
+    parser.add_argument("--cases", nargs="*", default=list(CASES), choices=list(CASES), metavar="CASE")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--turns", type=int, default=1, help="environment steps, and updates, in turn, of SAC and TD3")
+    parser.add_argument("--cpu", action="store_true", help="CPU seconds of the process instead of the wall's")
+    parser.add_argument("--steps", type=int, default=0, help="environment steps of a measurement; 0: the case's own")
+    parser.add_argument("--worker", default="", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.worker:
+        return worker(options.worker, options.cases[0], options.threads, options.turns, options.steps)
+    pythons = {"house": sys.executable} | (
+        dict.fromkeys(options.peers, options.peer_python) if options.peer_python else {}
+    )
+    axis = "cpu" if options.cpu else "wall"
+    for case in options.cases:
+        found: dict[str, list[dict[str, float]]] = {which: [] for which in pythons}
+        for _ in range(options.rounds):
+            for which, python in pythons.items():
+                try:
+                    found[which].append(measure(python, which, case, options))
+                except RuntimeError as error:
+                    print(f"{case}: {which} did not run: {error}", file=sys.stderr)
+        own = statistics.median(one[axis] for one in found["house"])
+        print(f"{case}, {options.threads} thread(s), {axis} seconds, median of {options.rounds}")
+        for which, several in found.items():
+            if several:
+                rate = statistics.median(one[axis] for one in several)
+                peak = statistics.median(one["peak"] for one in several)
+                print(f"  {which:6s}{rate:9,.0f} steps/s {peak:7,.0f} MB   house {own / rate:.2f} x", flush=True)
+    return None
+
+
+if __name__ == "__main__":
+    main()
