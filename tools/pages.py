@@ -46,7 +46,7 @@ def method_page(name: str) -> str:
         f"gainstage train {name}",
         f"gainstage show {name} --flat",
         f"gainstage reproduce {name}",
-        f"gainstage compare grpo {name}" if name != "grpo" else "gainstage compare grpo rgra",
+        f"gainstage compare {partner(recipe)} {name}",
         "```",
         "",
     ]
@@ -64,6 +64,15 @@ def method_page(name: str) -> str:
         lines += ["", *[line for part in chain for line in component_lines(part)]]
     lines += ["## Measured here", "", *measured(name), "", "## The recipe", "", "```yaml", own_yaml(recipe), "```", ""]
     return "\n".join(lines)
+
+
+def partner(recipe: Recipe) -> str:
+    """A recipe to compare with: the check's baseline, or one for the same kind of tasks."""
+    against = recipe.check.against.partition(",")[0]
+    usual = ("ppo", "a2c") if "control" in recipe.tags else ("grpo", "rgra")
+    if "control" in recipe.tags and against in catalog() and against != recipe.name:
+        return against
+    return usual[0] if recipe.name != usual[0] else usual[1]
 
 
 def columns(part: Part, what: str) -> str:
