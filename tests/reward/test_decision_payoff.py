@@ -84,6 +84,14 @@ def test_unanswerable_problems_hide_a_digit_and_want_to_be_declined():
     assert build_task("arithmetic").it.abstains("?") is None
 
 
+def test_problems_that_look_the_same_once_a_digit_is_hidden_share_a_split():
+    task = build_task({"arithmetic": {"abstain": "?", "unanswerable": 0.5, "levels": [2], "train_size": 3000}}).it
+    train, held = ([p.prompt for p in task.problems(split)] for split in ("train", "test"))
+    hidden = [text for text in held if text.count("?")]
+    assert 0.35 < len(hidden) / len(held) < 0.65 and len(set(held)) == len(held)
+    assert not set(held) & set(train)
+
+
 def test_noisy_demonstrations_decline_the_wrong_problems_too():
     task = build_task({"arithmetic": {"abstain": "?", "unanswerable": 0.4}}).it
     problems = [task.problems("train")[i] for i in range(1500)]

@@ -78,6 +78,7 @@ class Arithmetic(GeneratedTask):
         if hidden:
             at = rng.randrange(len(left))
             left = f"{left[:at]}?{left[at + 1 :]}"
+            key = f"{left}{op}{b}"  # what is seen decides the split: different operands may look the same
         return self.problem(
             key,
             self.question.replace("{}", f"{left}{op}{b}"),
