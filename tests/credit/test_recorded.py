@@ -22,7 +22,12 @@ def test_reward_to_go_stays_within_episodes():
 
 
 def role(**answers):
-    return SimpleNamespace(**{name: (lambda value: lambda *a: value)(value) for name, value in answers.items()})
+    """Something that answers its questions from fixed numbers."""
+
+    def told(value):
+        return lambda *asked: value
+
+    return SimpleNamespace(**{name: told(value) for name, value in answers.items()})
 
 
 def transitions(n, **more):
@@ -71,7 +76,8 @@ def fragment():
     success = torch.tensor([[1, 0, 1, 1], [0, 0, 0, 1]])
     rewards = torch.tensor([[5.0, 1, 1, 9], [0, 1, 2, 2]])
     return Batch({
-        "start": start, "terminated": ends & torch.tensor([[True], [False]]), "cut": ends & torch.tensor([[False], [True]]),
+        "start": start, "terminated": ends & torch.tensor([[True], [False]]),
+        "cut": ends & torch.tensor([[False], [True]]),
         "info/success": success, "rewards": rewards, "mask": torch.ones(2, 4).bool(),
     })  # fmt: skip
 

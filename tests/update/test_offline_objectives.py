@@ -87,7 +87,7 @@ def test_lower_target():
         "critic": Table(q=torch.tensor([[1.0, 0.95], [1.3, 0.9]])),
     }
     batch = Batch({
-        "obs": torch.zeros(2, 2, 1), "rewards": torch.full((2, 1), 0.3), "terminated": torch.zeros(2, 1, dtype=torch.bool),
+        "obs": torch.zeros(2, 2, 1), "rewards": torch.full((2, 1), 0.3), "terminated": torch.zeros(2, 1).bool(),
         "mask": torch.ones(2, 1, dtype=torch.bool),
     })  # fmt: skip
     found = LowerTarget(gamma=0.99).estimate(batch, SimpleNamespace(models=models))
