@@ -19,6 +19,7 @@ import resource
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -130,10 +131,11 @@ def measure(python: str, which: str, case: str, options: argparse.Namespace) -> 
     Raises:
         RuntimeError: it ended without a result; its last words.
     """
-    command = [python, __file__, "--worker", which, "--cases", case]
+    command = [python, str(Path(__file__).resolve()), "--worker", which, "--cases", case]
     for name in ("threads", "turns", "steps"):
         command += [f"--{name}", str(getattr(options, name))]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parent)
+    with tempfile.TemporaryDirectory() as place:  # MuJoCo writes its complaints to where it stands
+        done = subprocess.run(command, capture_output=True, text=True, cwd=place)
     for line in done.stdout.splitlines():
         if line.startswith("RESULT "):
             return json.loads(line.removeprefix("RESULT "))

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -103,7 +104,10 @@ class Replay:
             self.columns[name] = self._zeros((self.length, copies, *value.shape[2:]), value.dtype)
 
     def _zeros(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        return mapped_zeros(self.on_disk, shape, dtype) if self.on_disk else torch.zeros(shape, dtype=dtype)
+        if self.on_disk:
+            return mapped_zeros(self.on_disk, shape, dtype)
+        kind = torch.empty(0, dtype=dtype).numpy().dtype
+        return torch.from_numpy(np.zeros(shape, kind))  # takes memory as it is written to, unlike torch's
 
     @property
     def nbytes(self) -> int:
