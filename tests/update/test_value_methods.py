@@ -31,7 +31,8 @@ def score(trainer, count=30):
 @pytest.mark.parametrize("name", METHODS)
 def test_identity_is_solved(name):
     """Answer what is shown: the best mean reward is 1, chance a third."""
-    more = ("models.policy.high=4", "update.ensemble_td.lr=2e-3", "plan.updates=10") if name == "ensemble_c51" else ()
+    group = ("models.policy.high=4", "update.ensemble_td.lr=2e-3", "plan.updates=10", "rollout.env_steps.steps=8")
+    more = group if name == "ensemble_c51" else ()
     trainer = Trainer(load(name, ["task=identity", *QUICK, *more]))
     trainer.run()
     assert score(trainer) > 0.97
