@@ -14,12 +14,15 @@ from gainstage.policies.language.causal_lm import CausalPolicy
 from gainstage.policies.language.value_head import ValuePolicy
 from gainstage.recipe import catalog, check, load
 from gainstage.running import Run
+from gainstage.tasks.control.batched_env import TorchEnv
 from gainstage.trainer import Trainer
 
 TINY = ["plan.groups=2", "plan.minibatch=8", "evaluate.problems=2", "evaluate.samples=1", "evaluate.final_problems=2",
         "evaluate.final_samples=1"]  # fmt: skip
-RUNS = [name for name in catalog() if name not in ("gopo", "dr_grpo", "bnpo", "grpo_muon", "reinforce_pp_baseline")]
-"""Every kind of cost; what is left out differs from GRPO in arithmetic only."""
+ALIKE = ("gopo", "dr_grpo", "bnpo", "grpo_muon", "reinforce_pp_baseline")
+"""They differ from GRPO in arithmetic only."""
+RUNS = [name for name in catalog() if name not in ALIKE and "control" not in load(name).tags]
+"""Every kind of cost of language models."""
 
 
 def tiny(name: str, *overrides: str):
@@ -83,6 +86,32 @@ def test_tokens_and_steps_add_up(name: str, counted) -> None:
     if "task_verdict" in str(trainer.recipe.reward) + str(trainer.recipe.phases):
         assert spent["verifier_calls"] == checks["n"] > 0
     assert spent["flops"] > 0 and spent["seconds"] > 0
+
+
+@pytest.mark.parametrize("name", ["ppo", "a2c", "ppo_recurrent", "dqn", "prioritized_dqn", "sac", "td3"])
+def test_environment_and_optimizer_steps_add_up(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = Counter()
+
+    def around(owner, count):
+        plain = owner.step
+
+        def wrapped(self, *args, **more):
+            seen[count] += self.size if count == "env_steps" else 1
+            return plain(self, *args, **more)
+
+        monkeypatch.setattr(owner, "step", wrapped)
+
+    around(TorchEnv, "env_steps")
+    for kind in (torch.optim.Adam, torch.optim.RMSprop):  # AdamW steps by Adam
+        around(kind, "gradient_steps")
+    trainer = Trainer(load(name, ["iterations=3", "budget={}", "evaluate.problems=2"]))
+    if hasattr(store := trainer.chain.store.it, "least"):
+        store.least = 1
+    trainer.run()
+    spent = trainer.meter.snapshot()
+    assert spent["env_steps"] == seen["env_steps"] > 0
+    assert spent["gradient_steps"] == seen["gradient_steps"] > 0
+    assert spent["flops"] > 0 and spent["seconds"] > 0 and not spent["generated_tokens"]
 
 
 @pytest.mark.parametrize("name", ["grpo", "ppo_lm", "opd", "dpo"])
