@@ -76,9 +76,10 @@ def tiny(*args: object, code: int = 0) -> str:
 def test_every_method_declares_a_check_that_can_be_planned(tmp_path: Path) -> None:
     plans = {name: plan_check(name, Wishes(tmp_path, seeds=1)) for name in catalog()}
     for name, rows in plans.items():
-        declared = recipe(name).check
-        assert len(rows) == 2, f"{name} is to be measured on two tasks"
-        assert declared.seeds >= 5
+        declared = recipe(name)
+        steps = "control" in declared.tags  # an environment takes minutes a run: one may do, on three seeds
+        assert len(rows) >= (1 if steps else 2), f"{name} is to be measured on two tasks"
+        assert declared.check.seeds >= (3 if steps else 5)
         for check in rows:
             assert check.method == name != check.baseline
             arms = {job.arm for job in check.jobs}
