@@ -141,8 +141,9 @@ class Recipe(Strict):
         """The resolved recipe, ready to be run again; without the check, which belongs to the method as published."""
         data = self.model_dump(exclude={"extends", "check", *(() if self.tune else ("tune",))}, mode="json")
         return yaml.safe_dump(
-            {k: v for k, v in data.items() if v not in (None, "", [])}, sort_keys=False, width=110, allow_unicode=True
-        )
+            {k: v for k, v in data.items() if v not in (None, "", []) or k == "iterations"},  # null = no limit
+            sort_keys=False, width=110, allow_unicode=True,
+        )  # fmt: skip
 
 
 def check(data: Mapping[str, Any]) -> Recipe:
