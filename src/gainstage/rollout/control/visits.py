@@ -22,7 +22,7 @@ class Visits:
         self.rooms = torch.zeros(copies, dtype=torch.int64)
 
     def look(self, batch: Batch, log: Callable[[str, float], None]) -> None:
-        """Take in a fragment, a row a copy; logs `visits/places`, and `episode/rooms` over episodes that ended in it."""
+        """Take in a fragment, a row a copy; logs `visits/places`, and `episode/rooms` over episodes that ended."""
         if "info/place" in batch:
             self._places(batch["info/place"][batch["mask"].bool()].cpu())
             log("visits/places", float(self.places.sum()))
