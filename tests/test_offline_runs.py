@@ -86,7 +86,7 @@ def test_killed_and_resumed(tmp_path):
              *METHODS["td3_bc"], "--runs", str(tmp_path)]  # fmt: skip
     assert command(*words, "--name", "whole").exit_code == 0
     run = started(*words, "--name", "cut", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    for _ in range(1200):
+    for _ in range(4000):
         if (tmp_path / "cut" / "checkpoints" / "latest").exists() or run.poll() is not None:
             break
         time.sleep(0.05)
