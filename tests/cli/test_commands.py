@@ -233,7 +233,7 @@ def test_tasks_with_many_answers_show_none() -> None:
 
 def test_help_says_what_may_be_given() -> None:
     text = re.sub(r"\s+", " ", re.sub(r"\x1b\[[0-9;]*m|\u2502", "", gs("compare", "--help")))
-    assert "generated_tokens=80k" in text and "parquet:PATH" in text
+    assert "generated_tokens=80k" in text and "jsonl:PATH" in text and "gym:ID" in text
 
 
 def test_pretrain_is_deterministic(tmp_path: Path) -> None:
