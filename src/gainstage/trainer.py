@@ -81,7 +81,8 @@ class Trainer:
             for role in chain.used:
                 if not getattr(self.models[role.split(".")[0]], "markov", True):
                     raise RecipeError(
-                        f"plan.unit=step cuts rows into single decisions, but models.{role} remembers what came before; "
+                        "plan.unit=step cuts rows into single decisions, "
+                        f"but models.{role} remembers what came before; "
                         "set plan.unit=row and plan.minibatch to a number of rows (copies)"
                     )
 

@@ -170,7 +170,7 @@ def describe(run: Any) -> str:
 
 def stepped(chain: Any) -> tuple[int, int] | None:
     """Copies of the environment and steps of each an iteration; None where experience is no simulator's."""
-    engine = chain.rollout[-1].it if chain.simulates else None
+    engine: Any = chain.rollout[-1].it if chain.simulates else None
     return (engine.copies, engine.steps) if hasattr(engine, "copies") and hasattr(engine, "steps") else None
 
 

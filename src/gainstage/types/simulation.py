@@ -18,8 +18,8 @@ class Stepped:
     """What a step of `B` copies brings. A copy whose episode ended has started its next one already.
 
     `next_obs` is what the action led to, `obs` what the next action answers: they differ where an episode ended, and
-    `obs` is its successor's first observation there. So every step is a transition and none is a reset. Nobody writes to
-    these tensors afterwards: who looks on may keep them.
+    `obs` is its successor's first observation there. So every step is a transition and none is a reset. Nobody writes
+    to these tensors afterwards: who looks on may keep them.
     """
 
     obs: Tensor

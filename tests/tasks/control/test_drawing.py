@@ -28,5 +28,5 @@ def test_picture_follows_the_state(name: str) -> None:
 
 
 def test_what_is_not_drawn_says_so() -> None:
-    with pytest.raises(ValueError, match="bit_flip cannot be drawn.*render"):
+    with pytest.raises(ValueError, match=r"bit_flip cannot be drawn.*render"):
         picture(build("task", "bit_flip").make(1))
