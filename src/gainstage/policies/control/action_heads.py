@@ -94,14 +94,18 @@ class ActionHead(nn.Module):
             return action
         flat = action.flatten(1).to(self.low)  # type: ignore[arg-type]
         if self.kind == "tanh":
-            share = 2 * (flat - self.low) / (self.high - self.low) - 1  # type: ignore[operator]
-            return torch.atanh(share.clamp(-1 + 1e-6, 1 - 1e-6))
+            return torch.atanh(unscale(flat, self.low, self.high).clamp(-1 + 1e-6, 1 - 1e-6))  # type: ignore[arg-type]
         return flat
 
 
 def rescale(action: Tensor, low: Tensor, high: Tensor) -> Tensor:
     """From [-1, 1] to the bounds."""
     return low + (action + 1) * 0.5 * (high - low)
+
+
+def unscale(action: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """From the bounds to [-1, 1]."""
+    return 2 * (action - low) / (high - low) - 1
 
 
 def _kind(space: Space, kind: HeadKind) -> str:

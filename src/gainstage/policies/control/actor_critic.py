@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from copy import copy
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from gainstage.models.mlp import MLP
 from gainstage.ops.distributions import Distribution
 from gainstage.policies.control.action_heads import ActionHead, HeadKind
-from gainstage.policies.control.handle import NetHandle, Trunk
+from gainstage.policies.control.handle import NetHandle, Trunk, handle_of
 from gainstage.registry import component
 from gainstage.types import Act, Batch, PolicyOut
 from gainstage.types.spaces import Space
@@ -39,13 +40,17 @@ class ActorCriticNet(nn.Module):
 
     def values(self, obs: Tensor) -> Tensor:
         """`"N"`, or `"N S"` for several streams."""
-        out = self.value((self.critic or self.actor)(obs))
-        return out.squeeze(-1) if out.shape[-1] == 1 else out
+        return one_or_several(self.value((self.critic or self.actor)(obs)))
 
     def both(self, obs: Tensor) -> tuple[Distribution, Tensor]:
         features = self.actor(obs)
         value = self.value(features if self.critic is None else self.critic(obs))
-        return self.head(features), value.squeeze(-1) if value.shape[-1] == 1 else value
+        return self.head(features), one_or_several(value)
+
+
+def one_or_several(values: Tensor) -> Tensor:
+    """Values `"... S"` of S streams; of a single one without the axis."""
+    return values.squeeze(-1) if values.shape[-1] == 1 else values
 
 
 class ActorCriticPolicy(NetHandle):
@@ -68,23 +73,19 @@ class ActorCriticPolicy(NetHandle):
 
     def distribution(self, batch: Batch) -> Distribution:
         """The policy's distribution at every decision, batch axes `"B T"`."""
-        obs = batch["obs"][:, :-1]
-        dist = self.module.distribution(obs.flatten(0, 1))
-        return reshaped(dist, obs.shape[:2])
+        obs, lead = self.decisions(batch)
+        return reshaped(self.module.distribution(obs), lead)
 
     def evaluate(self, batch: Batch, want: Sequence[str] = ()) -> PolicyOut:
         """Log-probs of the stored actions; on request `entropy`, `values`, `next_values` (in `extras`)."""
-        obs, actions = batch["obs"][:, :-1], batch["actions"]
-        lead = obs.shape[:2]
-        flat = obs.flatten(0, 1)
-        self.charge(len(flat))
+        flat, lead = self.decisions(batch)
         values = None
         if "values" in want or "next_values" in want:
             dist, value = self.module.both(flat)
             values = value.reshape(*lead, *value.shape[1:])
         else:
             dist = self.module.distribution(flat)
-        logprobs = dist.log_prob(actions.flatten(0, 1)).reshape(lead)
+        logprobs = dist.log_prob(batch["actions"].flatten(0, 1)).reshape(lead)
         entropy = dist.entropy().reshape(lead) if "entropy" in want else None
         extras = {}
         if "next_values" in want:
@@ -115,8 +116,6 @@ def next_values(values_of: Any, values: Tensor, batch: Batch) -> Tensor:
 
 def reshaped(dist: Distribution, lead: Sequence[int]) -> Distribution:
     """A distribution over `"N *"` as one over `"B T *"`."""
-    from copy import copy
-
     twin = copy(dist)
     for name, value in vars(dist).items():
         if isinstance(value, Tensor):
@@ -162,8 +161,4 @@ class ActorCritic:
         self, *, role: str, meter: Any, device: torch.device, trained: bool, task: Any, of: Any = None
     ) -> ActorCriticPolicy:
         net = ActorCriticNet(self, task.observation_space, task.action_space)
-        handle = ActorCriticPolicy(net, role, meter, device, {"net": "actor_critic", **asdict(self)})
-        if self.weights:
-            handle.load(self.weights)
-        net.requires_grad_(trained)
-        return handle
+        return handle_of(ActorCriticPolicy, net, self, "actor_critic", role, meter, device, trained)

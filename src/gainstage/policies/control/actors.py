@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from gainstage.ops.distributions import HALF_LOG_TWO_PI, gaussian_log_prob, log_squash
-from gainstage.policies.control.action_heads import rescale
-from gainstage.policies.control.handle import NetHandle, Trunk
+from gainstage.policies.control.action_heads import rescale, unscale
+from gainstage.policies.control.handle import NetHandle, Trunk, handle_of
 from gainstage.registry import RecipeError, component
 from gainstage.types import Act, Batch, PolicyOut
 from gainstage.types.spaces import Box, Space, describe_space
@@ -47,8 +47,7 @@ class BoundedHandle(NetHandle):
 
     def from_env(self, action: Tensor) -> Tensor:
         """Actions that an environment took, `"N *"`, as this actor would have drawn them."""
-        flat = action.to(self.device).reshape(len(action), -1)
-        return ((flat - self.low) / (self.high - self.low) * 2 - 1).clamp(-1, 1)
+        return unscale(action.to(self.low).flatten(1), self.low, self.high).clamp(-1, 1)
 
 
 class SquashedNet(nn.Module):
@@ -87,20 +86,17 @@ class SquashedActor(BoundedHandle):
 
     def evaluate(self, batch: Batch, want: Sequence[str] = ()) -> PolicyOut:
         """Log-probs of stored actions in [-1, 1], pulled off the bounds by 1e-6 so that they are finite."""
-        obs, action = batch["obs"][:, :-1], batch["actions"]
-        lead = obs.shape[:2]
-        self.charge(lead[0] * lead[1])
-        mean, log_std = self.module(obs.flatten(0, 1))
-        raw = torch.atanh(action.flatten(0, 1).clamp(-1 + 1e-6, 1 - 1e-6))
+        obs, lead = self.decisions(batch)
+        mean, log_std = self.module(obs)
+        raw = torch.atanh(batch["actions"].flatten(0, 1).clamp(-1 + 1e-6, 1 - 1e-6))
         logp = gaussian_log_prob(raw, mean, log_std) - log_squash(raw).sum(-1)
         extras = {"mean": torch.tanh(mean).reshape(*lead, -1)}
         return PolicyOut(logp.reshape(lead), None, None, extras)
 
 
-@component("net")
 @dataclass
-class TanhGaussian:
-    """SAC's actor: a state-dependent normal squashed into the action bounds.
+class BoundedActor:
+    """What every actor in bounds can be told.
 
     Args:
         hidden: widths of the hidden layers.
@@ -115,14 +111,26 @@ class TanhGaussian:
     weights: str = ""
 
     fits_task = True
+    parts: ClassVar[tuple[str, type[nn.Module], type[BoundedHandle]]]
+    """Registry name, net and handle."""
 
     def make(
         self, *, role: str, meter: Any, device: torch.device, trained: bool, task: Any, of: Any = None
-    ) -> SquashedActor:
+    ) -> BoundedHandle:
+        name, made, kind = self.parts
         space = bounded_box(task.action_space, role)
-        net = SquashedNet(task.observation_space, int(space.low.numel()), self.hidden, self.activation, self.normalise)
-        handle = SquashedActor(net, role, meter, device, {"net": "tanh_gaussian", **asdict(self)})
-        return ready(handle, space, self.weights, trained)
+        net = made(task.observation_space, int(space.low.numel()), self.hidden, self.activation, self.normalise)
+        handle = handle_of(kind, net, self, name, role, meter, device, trained)
+        handle.bound(space)
+        return handle
+
+
+@component("net")
+@dataclass
+class TanhGaussian(BoundedActor):
+    """SAC's actor: a state-dependent normal squashed into the action bounds."""
+
+    parts = ("tanh_gaussian", SquashedNet, SquashedActor)
 
 
 class DeterministicNet(nn.Module):
@@ -153,47 +161,14 @@ class DeterministicActor(BoundedHandle):
 
     def evaluate(self, batch: Batch, want: Sequence[str] = ()) -> PolicyOut:
         """No log-probs (zeros); `extras["mean"]` is the action at every decision."""
-        obs = batch["obs"][:, :-1]
-        lead = obs.shape[:2]
-        self.charge(lead[0] * lead[1])
-        action = self.module(obs.flatten(0, 1)).reshape(*lead, -1)
+        obs, lead = self.decisions(batch)
+        action = self.module(obs).reshape(*lead, -1)
         return PolicyOut(torch.zeros(lead, device=obs.device), None, None, {"mean": action})
 
 
 @component("net")
 @dataclass
-class TanhMlp:
-    """A deterministic actor in the action bounds (DDPG, TD3).
+class TanhMlp(BoundedActor):
+    """A deterministic actor in the action bounds (DDPG, TD3)."""
 
-    Args:
-        hidden: widths of the hidden layers.
-        activation: relu, tanh, elu, silu or gelu.
-        normalise: standardise vector observations by running statistics.
-        weights: folder of saved weights to start from.
-    """
-
-    hidden: list[int] = field(default_factory=lambda: [256, 256])
-    activation: str = "relu"
-    normalise: bool = False
-    weights: str = ""
-
-    fits_task = True
-
-    def make(
-        self, *, role: str, meter: Any, device: torch.device, trained: bool, task: Any, of: Any = None
-    ) -> DeterministicActor:
-        space = bounded_box(task.action_space, role)
-        net = DeterministicNet(
-            task.observation_space, int(space.low.numel()), self.hidden, self.activation, self.normalise
-        )
-        handle = DeterministicActor(net, role, meter, device, {"net": "tanh_mlp", **asdict(self)})
-        return ready(handle, space, self.weights, trained)
-
-
-def ready(handle: Any, space: Box, weights: str, trained: bool) -> Any:
-    """The last steps of making an actor: bounds, saved weights, whether it learns."""
-    handle.bound(space)
-    if weights:
-        handle.load(weights)
-    handle.module.requires_grad_(trained)
-    return handle
+    parts = ("tanh_mlp", DeterministicNet, DeterministicActor)

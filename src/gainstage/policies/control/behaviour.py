@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from gainstage.models.autoencoder import Autoencoder
-from gainstage.ops.distributions import gaussian_log_prob
-from gainstage.policies.control.actors import BoundedHandle, bounded_box, ready
-from gainstage.policies.control.handle import Encoder, NetHandle, Trunk
+from gainstage.ops.distributions import Gaussian
+from gainstage.policies.control.actors import LOG_STD, BoundedActor, BoundedHandle, bounded_box
+from gainstage.policies.control.handle import Encoder, NetHandle, Trunk, handle_of
 from gainstage.registry import RecipeError, component
 from gainstage.types import Act, Batch, PolicyOut
 from gainstage.types.spaces import Space, describe_space
-
-LOG_STD = (-5.0, 2.0)
-"""Bounds of the log-std."""
 
 
 class BoundedNet(nn.Module):
@@ -30,9 +27,9 @@ class BoundedNet(nn.Module):
         self.out = nn.Linear(self.trunk.width, actions)
         self.log_std = nn.Parameter(torch.zeros(actions))
 
-    def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, obs: Tensor) -> Gaussian:
         mean = torch.tanh(self.out(self.trunk(obs)))
-        return mean, self.log_std.clamp(*LOG_STD).expand_as(mean)
+        return Gaussian(mean, self.log_std.clamp(*LOG_STD).expand_as(mean))
 
 
 class BoundedGaussianActor(BoundedHandle):
@@ -45,9 +42,9 @@ class BoundedGaussianActor(BoundedHandle):
 
     @torch.no_grad()
     def act(self, obs: Tensor, state: Any = None, *, explore: bool = True) -> Act:
-        mean, log_std = self.module(obs)
-        action = mean + log_std.exp() * torch.randn_like(mean) if explore else mean
-        return Act(action, gaussian_log_prob(action, mean, log_std), state)
+        dist = self.module(obs)
+        action = dist.sample() if explore else dist.mode()
+        return Act(action, dist.log_prob(action), state)
 
     def to_env(self, action: Tensor) -> Tensor:
         return super().to_env(action.clamp(-1, 1))
@@ -55,47 +52,24 @@ class BoundedGaussianActor(BoundedHandle):
     def sample(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         """A reparametrised action in [-1, 1] and its log-prob before the cut, with gradients."""
         self.charge(len(obs))
-        mean, log_std = self.module(obs)
-        raw = mean + log_std.exp() * torch.randn_like(mean)
-        return raw.clamp(-1, 1), gaussian_log_prob(raw, mean, log_std)
+        dist = self.module(obs)
+        raw = dist.sample()
+        return raw.clamp(-1, 1), dist.log_prob(raw)
 
     def evaluate(self, batch: Batch, want: Sequence[str] = ()) -> PolicyOut:
         """Log-probs of stored actions in [-1, 1], the entropy, and the means (`extras["mean"]`)."""
-        obs, action = batch["obs"][:, :-1], batch["actions"]
-        lead = obs.shape[:2]
-        self.charge(lead[0] * lead[1])
-        mean, log_std = self.module(obs.flatten(0, 1))
-        logp = gaussian_log_prob(action.flatten(0, 1), mean, log_std).reshape(lead)
-        entropy = (log_std + 1.4189385332046727).sum(-1).reshape(lead)
-        return PolicyOut(logp, entropy, None, {"mean": mean.reshape(*lead, -1)})
+        obs, lead = self.decisions(batch)
+        dist = self.module(obs)
+        logp, entropy = dist.log_prob(batch["actions"].flatten(0, 1)), dist.entropy()
+        return PolicyOut(logp.reshape(lead), entropy.reshape(lead), None, {"mean": dist.mean.reshape(*lead, -1)})
 
 
 @component("net")
 @dataclass
-class BoundedGaussian:
-    """A normal with its mean inside the action bounds and one std an action (IQL, AWR, cloning).
+class BoundedGaussian(BoundedActor):
+    """A normal with its mean inside the action bounds and one std an action (IQL, AWR, cloning)."""
 
-    Args:
-        hidden: widths of the hidden layers.
-        activation: relu, tanh, elu, silu or gelu.
-        normalise: standardise vector observations by running statistics.
-        weights: folder of saved weights to start from.
-    """
-
-    hidden: list[int] = field(default_factory=lambda: [256, 256])
-    activation: str = "relu"
-    normalise: bool = False
-    weights: str = ""
-
-    fits_task = True
-
-    def make(
-        self, *, role: str, meter: Any, device: torch.device, trained: bool, task: Any, of: Any = None
-    ) -> BoundedGaussianActor:
-        space = bounded_box(task.action_space, role)
-        net = BoundedNet(task.observation_space, int(space.low.numel()), self.hidden, self.activation, self.normalise)
-        handle = BoundedGaussianActor(net, role, meter, device, {"net": "bounded_gaussian", **asdict(self)})
-        return ready(handle, space, self.weights, trained)
+    parts = ("bounded_gaussian", BoundedNet, BoundedGaussianActor)
 
 
 # -- values of states --------------------------------------------------------------------------------------------------
@@ -145,8 +119,7 @@ class StateValue:
         self, *, role: str, meter: Any, device: torch.device, trained: bool, task: Any, of: Any = None
     ) -> StateValueHandle:
         net = StateValueNet(task.observation_space, self.hidden, self.activation, self.normalise)
-        net.requires_grad_(trained)
-        return StateValueHandle(net, role, meter, device, {"net": "state_value", **asdict(self)})
+        return handle_of(StateValueHandle, net, self, "state_value", role, meter, device, trained)
 
 
 # -- a model of the data's actions -------------------------------------------------------------------------------------
@@ -202,5 +175,4 @@ class BehaviourVAE:
                 f"the task's actions are {describe_space(task.action_space)}"
             ) from None
         net = BehaviourVAENet(task.observation_space, int(space.low.numel()), self.hidden, self.normalise)
-        net.requires_grad_(trained)
-        return BehaviourVAEHandle(net, role, meter, device, {"net": "behaviour_vae", **asdict(self)})
+        return handle_of(BehaviourVAEHandle, net, self, "behaviour_vae", role, meter, device, trained)

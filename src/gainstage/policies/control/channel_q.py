@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from gainstage.models.mlp import activation
 from gainstage.ops.reward_channels import Channels, named
 from gainstage.ops.value_maps import Log, ValueMap, inverse, steps_floor, value_map
-from gainstage.policies.control.handle import Trunk
-from gainstage.policies.control.q_networks import QPolicy, choices, handle_of
+from gainstage.policies.control.handle import Trunk, handle_of
+from gainstage.policies.control.q_networks import QPolicy, choices
 from gainstage.registry import RecipeError, component
 from gainstage.types.spaces import Space
 

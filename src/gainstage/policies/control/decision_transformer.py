@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
 from gainstage.models.trajectory_transformer import TrajectoryTransformer, interleaved
-from gainstage.policies.control.action_heads import rescale
+from gainstage.ops.distributions import Categorical
+from gainstage.policies.control.action_heads import rescale, unscale
 from gainstage.policies.control.actors import bounded_box
-from gainstage.policies.control.handle import Encoder, NetHandle
+from gainstage.policies.control.handle import Encoder, NetHandle, handle_of
 from gainstage.registry import RecipeError, component
 from gainstage.types import Act, Batch, PolicyOut
 from gainstage.types.spaces import Box, Discrete, Space, describe_space
@@ -112,7 +113,7 @@ class DecisionPolicy(NetHandle):
         self.module.train(was)
         self.charge(len(obs) * 3 * self.context, grad=False)
         if self.module.discrete:
-            action = torch.distributions.Categorical(logits=out).sample() if explore else out.argmax(-1)
+            action = Categorical(out).sample() if explore else out.argmax(-1)
             done[:, -1, 0] = action.float()
         else:
             action = out
@@ -133,8 +134,7 @@ class DecisionPolicy(NetHandle):
         """Recorded actions as the net means them: choices as they are, numbers in [-1, 1]."""
         if self.module.discrete:
             return action
-        flat = action.flatten(1).to(self.low)
-        return (2 * (flat - self.low) / (self.high - self.low) - 1).clamp(-1, 1)
+        return unscale(action.to(self.low).flatten(1), self.low, self.high).clamp(-1, 1)
 
     def evaluate(self, batch: Batch, want: Sequence[str] = ()) -> PolicyOut:
         """Log-probs of stored choices, or zeros and `extras["mean"]` for continuous actions."""
@@ -143,9 +143,8 @@ class DecisionPolicy(NetHandle):
         out = self.module(obs, actions, batch["returns_to_go"], batch["step"], batch["mask"])
         if not self.module.discrete:
             return PolicyOut(torch.zeros(obs.shape[:2], device=obs.device), None, None, {"mean": out})
-        logp = out.log_softmax(-1)
-        entropy = -(logp.exp() * logp).sum(-1)
-        return PolicyOut(logp.gather(-1, actions.unsqueeze(-1)).squeeze(-1), entropy, None, {})
+        dist = Categorical(out)
+        return PolicyOut(dist.log_prob(actions), dist.entropy(), None, {})
 
 
 @component("net")
@@ -189,9 +188,6 @@ class DecisionTransformer:
             bounded_box(space, role)
         actions = space.n if isinstance(space, Discrete) else int(space.low.numel())
         net = DecisionNet(task.observation_space, actions, isinstance(space, Discrete), task.max_steps or 1000, self)
-        handle = DecisionPolicy(net, role, meter, device, {"net": "decision_transformer", **asdict(self)})
+        handle = handle_of(DecisionPolicy, net, self, "decision_transformer", role, meter, device, trained)
         handle.prepare(space, task.observation_space, self.context, self.factor)
-        if self.weights:
-            handle.load(self.weights)
-        net.requires_grad_(trained)
         return handle

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gainstage.policies.control.handle import handle_of
 from gainstage.policies.control.q_heads import ChoiceNet, QSettings
-from gainstage.policies.control.q_networks import QPolicy, choices, handle_of
+from gainstage.policies.control.q_networks import QPolicy, choices
 from gainstage.registry import component
 from gainstage.types.spaces import Space
 

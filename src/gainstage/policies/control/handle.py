@@ -5,8 +5,9 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from safetensors import SafetensorError
@@ -17,6 +18,7 @@ from torch.nn.functional import one_hot
 from gainstage.models.mlp import MLP, ConvEncoder
 from gainstage.policies.control.normalizers import GoalNormalizer, ObservationNormalizer
 from gainstage.registry import RecipeError
+from gainstage.types import Batch
 from gainstage.types.spaces import Box, Discrete, MultiBinary, Space, describe_space
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
@@ -63,18 +65,16 @@ class Trunk(nn.Module):
     """Encoder and hidden layers: `"N *"` to `"N hidden[-1]"`."""
 
     def __init__(
-        self, space: Space, hidden: list[int], act: str, *, gain: float | None = None, normalise: bool = False,
-        norm: bool = False, extra: int = 0,
-    ) -> None:  # fmt: skip
+        self, space: Space, hidden: list[int], act: str, *, gain: float | None = None, normalise: bool = False
+    ) -> None:
         super().__init__()
         self.encoder = Encoder(space, normalise, hidden[-1] if hidden else 256, gain)
-        sizes = [self.encoder.width + extra, *hidden]
-        self.layers = MLP(sizes, act, norm=norm, gain=gain, ends=True) if hidden else nn.Identity()
+        sizes = [self.encoder.width, *hidden]
+        self.layers = MLP(sizes, act, gain=gain, ends=True) if hidden else nn.Identity()
         self.width = sizes[-1]
 
-    def forward(self, obs: Tensor, extra: Tensor | None = None) -> Tensor:
-        x = self.encoder(obs)
-        return self.layers(x if extra is None else torch.cat((x, extra), -1))
+    def forward(self, obs: Tensor) -> Tensor:
+        return self.layers(self.encoder(obs))
 
 
 class NetHandle:
@@ -104,6 +104,12 @@ class NetHandle:
         if self.meter is not None:
             learning = torch.is_grad_enabled() if grad is None else grad
             self.meter.charge("flops", (6 if learning else 2) * self.size * float(rows))
+
+    def decisions(self, batch: Batch) -> tuple[Tensor, torch.Size]:
+        """Observations before every decision, `"B T *"` as `"N *"`, booked as read; and the axes `(B, T)`."""
+        obs = batch["obs"][:, :-1]
+        self.charge(obs.shape[0] * obs.shape[1])
+        return obs.flatten(0, 1), obs.shape[:2]
 
     def snapshot(self, role: str, frozen: bool = True) -> Any:
         """A copy with its own weights."""
@@ -137,3 +143,22 @@ class NetHandle:
         except RuntimeError as error:
             what = str(error).splitlines()[-1].strip()
             raise RecipeError(f"models.{self.role}.weights: {file} does not fit this net and task: {what}") from None
+
+
+H = TypeVar("H", bound=NetHandle)
+
+
+def handle_of(
+    kind: type[H], net: nn.Module, spec: Any, name: str, role: str, meter: Any, device: torch.device, trained: bool
+) -> H:
+    """A net's handle, with saved weights where the settings `spec` name some (`weights`).
+
+    Args:
+        name: registry name of the net.
+        trained: whether its weights take gradients.
+    """
+    handle = kind(net, role, meter, device, {"net": name, **asdict(spec)})
+    if getattr(spec, "weights", ""):
+        handle.load(spec.weights)
+    net.requires_grad_(trained)
+    return handle

@@ -23,7 +23,6 @@ class ObservationNormalizer(nn.Module):
         self.register_buffer("mean", torch.zeros(shape, dtype=torch.float64))
         self.register_buffer("var", torch.ones(shape, dtype=torch.float64))
         self.register_buffer("count", torch.zeros((), dtype=torch.float64))
-        self._ready: tuple[Tensor, Tensor] | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         scale = (self.var.clamp(min=self.floor**2) + self.eps).rsqrt().to(torch.float32)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from gainstage.models.mlp import Ensemble
 from gainstage.policies.control.distributional import check_support
-from gainstage.policies.control.handle import Encoder, NetHandle
+from gainstage.policies.control.handle import Encoder, NetHandle, handle_of
 from gainstage.policies.control.q_networks import choices
 from gainstage.registry import RecipeError, component
 from gainstage.types import Act
@@ -126,5 +126,4 @@ class CategoricalEnsemble:
         if isinstance(seen, Box) and len(seen.shape) == 3:
             raise RecipeError(f"models.{role}: members read numbers or choices, no pictures: {describe_space(seen)}")
         net = GroupNet(seen, actions, self)
-        net.requires_grad_(trained)
-        return Group(net, role, meter, device, {"net": "categorical_ensemble", **asdict(self)})
+        return handle_of(Group, net, self, "categorical_ensemble", role, meter, device, trained)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
-from typing import Any, TypeVar
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from gainstage.models.mlp import Ensemble
 from gainstage.policies.control.actors import bounded_box
-from gainstage.policies.control.handle import Encoder, NetHandle
+from gainstage.policies.control.handle import Encoder, NetHandle, handle_of
 from gainstage.policies.control.q_heads import ChoiceNet, QSettings
 from gainstage.registry import RecipeError, component
 from gainstage.types import Act
@@ -65,8 +65,7 @@ class QCritic:
     def make(self, *, role: str, meter: Any, device: torch.device, trained: bool, task: Any, of: Any = None) -> Critic:
         space = bounded_box(task.action_space, role)
         net = CriticNet(task.observation_space, int(space.low.numel()), self)
-        net.requires_grad_(trained)
-        return Critic(net, role, meter, device, {"net": "q_critic", **asdict(self)})
+        return handle_of(Critic, net, self, "q_critic", role, meter, device, trained)
 
 
 class QPolicy(NetHandle):
@@ -91,9 +90,6 @@ class QPolicy(NetHandle):
         return action
 
 
-H = TypeVar("H", bound=QPolicy)
-
-
 def choices(space: Space, role: str, net: str) -> int:
     """How many choices there are.
 
@@ -106,16 +102,6 @@ def choices(space: Space, role: str, net: str) -> int:
             "Use a method for continuous actions (sac, td3, ppo)"
         )
     return space.n
-
-
-def handle_of(kind: type[H], net: nn.Module, spec: Any, name: str, role: str, meter: Any, device: torch.device,
-              trained: bool) -> H:  # fmt: skip
-    """A net's handle, with saved weights where the settings name some."""
-    handle = kind(net, role, meter, device, {"net": name, **asdict(spec)})
-    if spec.weights:
-        handle.load(spec.weights)
-    net.requires_grad_(trained)
-    return handle
 
 
 @component("net", "q_network")
@@ -162,6 +148,4 @@ class LogScalar:
             raise ValueError(f"start must be positive, got {self.start}")
 
     def make(self, *, role: str, meter: Any, device: torch.device, trained: bool, of: Any = None) -> Scalar:
-        net = ScalarNet(self.start)
-        net.requires_grad_(trained)
-        return Scalar(net, role, meter, device, {"net": "log_scalar", **asdict(self)})
+        return handle_of(Scalar, ScalarNet(self.start), self, "log_scalar", role, meter, device, trained)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from gainstage.models.mlp import MLP
 from gainstage.ops.distributions import Distribution
 from gainstage.policies.control.action_heads import ActionHead, HeadKind
-from gainstage.policies.control.actor_critic import ActorCriticPolicy, reshaped
-from gainstage.policies.control.handle import Trunk
+from gainstage.policies.control.actor_critic import ActorCriticPolicy, one_or_several, reshaped
+from gainstage.policies.control.handle import Trunk, handle_of
 from gainstage.registry import RecipeError, component
 from gainstage.types import Act, Batch, PolicyOut
 from gainstage.types.spaces import Space
@@ -80,8 +80,7 @@ class RecurrentNet(nn.Module):
 
     def values(self, features: Tensor) -> Tensor:
         """`"N"`, or `"N S"` for several streams."""
-        out = self.value(features)
-        return out.squeeze(-1) if out.shape[-1] == 1 else out
+        return one_or_several(self.value(features))
 
 
 class RecurrentPolicy(ActorCriticPolicy):
@@ -132,9 +131,8 @@ class RecurrentPolicy(ActorCriticPolicy):
                 f"role {self.role!r} remembers, so it needs rows as env_steps collected them, with what was remembered "
                 "before (column state0): set plan.unit=row, and a store that keeps fragments whole (on_policy)"
             )
-        obs = batch["obs"][:, :-1]
-        self.charge(obs.shape[0] * obs.shape[1])
-        x = self.module.trunk(obs.flatten(0, 1)).reshape(*obs.shape[:2], -1)
+        obs, lead = self.decisions(batch)
+        x = self.module.trunk(obs).reshape(*lead, -1)
         return self.module.core(x, batch["state0"], batch["start"])
 
     def _next_values(self, batch: Batch, values: Tensor, after: dict[int, Tensor]) -> Tensor:
@@ -188,8 +186,4 @@ class RecurrentActorCritic:
         self, *, role: str, meter: Any, device: torch.device, trained: bool, task: Any, of: Any = None
     ) -> RecurrentPolicy:
         net = RecurrentNet(self, task.observation_space, task.action_space)
-        handle = RecurrentPolicy(net, role, meter, device, {"net": "recurrent_actor_critic", **asdict(self)})
-        if self.weights:
-            handle.load(self.weights)
-        net.requires_grad_(trained)
-        return handle
+        return handle_of(RecurrentPolicy, net, self, "recurrent_actor_critic", role, meter, device, trained)
