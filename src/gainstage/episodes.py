@@ -12,6 +12,7 @@ from torch import Tensor
 
 from gainstage.chain import build_task
 from gainstage.measure.evaluate import Answer, EvalRecord
+from gainstage.ops.masked import over
 from gainstage.ops.noise import mix
 from gainstage.policies.snapshots import Models
 from gainstage.recipe import check
@@ -25,12 +26,14 @@ LONGEST = 100_000
 
 
 def play(
-    task: Any, policy: Any, problems: Sequence[Problem], samples: int, *, explore: bool, seed: int = 0,
+    task: Any, policy: Any, problems: Sequence[Problem], samples: int, *, explore: bool,
     copies: int = COPIES, frames: Callable[[Any], None] | None = None,
 ) -> list[EvalRecord]:  # fmt: skip
     """`samples` episodes from each start; an answer is an episode, its reward the undiscounted return.
 
-    The policy's statistics do not move. Everybody who is asked with the same seed starts from the same states.
+    Where the world tells `success`, an episode is right if it says so at its last step.
+
+    The policy's statistics do not move. Everybody who is asked for the same problems starts from the same states.
 
     Args:
         explore: draw actions as in training; false: the likeliest action.
@@ -45,7 +48,7 @@ def play(
     try:
         for first in range(0, len(seeds), size):
             wave = seeds[first : first + size]
-            spare = [mix(seed, "spare", copy) for copy in range(size - len(wave))]
+            spare = [mix("spare", copy) for copy in range(size - len(wave))]
             answers += _wave(env, policy, [*wave, *spare], explore, frames if first == 0 else None)[: len(wave)]
     finally:
         env.close()
@@ -95,8 +98,8 @@ def _wave(env: Any, policy: Any, seeds: Sequence[int], explore: bool, frames: An
         total += torch.where(running, stepped.reward.cpu().double(), 0.0)
         length += running
         if "success" in stepped.info:
-            hit = stepped.info["success"].cpu().bool() & running
-            success = hit if success is None else success | hit
+            now = stepped.info["success"].cpu().bool()
+            success = now if success is None else torch.where(running, now, success)
         done = (stepped.terminated | stepped.truncated).cpu()
         ended |= running & stepped.terminated.cpu()
         running &= ~done
@@ -105,7 +108,7 @@ def _wave(env: Any, policy: Any, seeds: Sequence[int], explore: bool, frames: An
         if not bool(running.any()):
             break
         if memory is not None and bool(done.any()):
-            memory = torch.where(done.to(memory.device).reshape(-1, *[1] * (memory.dim() - 1)), 0.0, memory)
+            memory = torch.where(over(done.to(memory.device), memory), 0.0, memory)
     return [
         Answer(
             float(total[copy]),

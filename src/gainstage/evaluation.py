@@ -96,7 +96,7 @@ def look(
     """
     meter = meter or Meter()
     if simulated(chain):
-        return _played(chain, models[role], problems, samples, seed, temperature, meter)
+        return _played(chain, models, problems, samples, seed, temperature, role, meter)
     ask = _sampler(chain, models, seed, temperature, role, start, meter, rows)
     started = time.perf_counter()
     with meter.account("evaluation"), meter.booking(role), stream(seed, "evaluate"), torch.no_grad():
@@ -111,11 +111,12 @@ def simulated(chain: Chain) -> bool:
 
 
 def _played(
-    chain: Chain, policy: Any, problems: Sequence[Problem], samples: int, seed: int, temperature: float, meter: Meter
-) -> list[EvalRecord]:
+    chain: Chain, models: Any, problems: Sequence[Problem], samples: int, seed: int, temperature: float, role: str,
+    meter: Meter,
+) -> list[EvalRecord]:  # fmt: skip
     started = time.perf_counter()
-    with meter.account("evaluation"), stream(seed, "evaluate"), torch.no_grad():
-        records = play(chain.task.it, policy, problems, samples, explore=temperature > 0, seed=seed)
+    with meter.account("evaluation"), meter.booking(role), stream(seed, "evaluate"), torch.no_grad():
+        records = play(chain.task.it, models[role], problems, samples, explore=temperature > 0)
         meter.charge("env_steps", float(sum(answer.length for record in records for answer in record.answers)))
         meter.charge("seconds", time.perf_counter() - started)
     return records

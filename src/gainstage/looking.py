@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from gainstage.chain import build_task
-from gainstage.evaluation import greedy, has_split, held_out, look, parity, refuse_test_problems, retained
+from gainstage.evaluation import greedy, has_split, held_out, look, parity, refuse_test_problems, retained, simulated
 from gainstage.measure.audits.calibration import Gate
 from gainstage.measure.evaluate import EvalRecord, summarize
 from gainstage.measure.runs import ParityManifest
@@ -49,7 +49,7 @@ class Looks:
         self.gate = None if settings.gate is None else Gate(**settings.gate.model_dump())
         if self.gate is not None:
             refuse_test_problems(self.task, settings.split, settings.problems)
-        self.start = _start_copy(self.trainer.models)
+        self.start = None if simulated(self.trainer.last_chain) else _start_copy(self.trainer.models)
         self.on_way = Extent(settings.problems, settings.samples, settings.split)
         self.at_end = Extent(
             settings.final_problems or settings.problems, settings.final_samples or settings.samples,

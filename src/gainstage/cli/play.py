@@ -61,8 +61,8 @@ def play(
     made, policy = played.player(run, task, pick_device(device))
     starts = held_out(made, split, episodes)
     with stream(seed, "play"), torch.no_grad():
-        records = played.play(made, policy, starts, 1, explore=explore, seed=seed)
-        frames = 0 if film is None else _film(made, policy, starts[:1], explore, seed, film, fps)
+        records = played.play(made, policy, starts, 1, explore=explore)
+        frames = 0 if film is None else _film(made, policy, starts[:1], explore, film, fps)
     answers = [answer for record in records for answer in record.answers]
     returns = [answer.reward for answer in answers]
     estimate = mean_interval(returns)
@@ -85,7 +85,7 @@ def play(
         print(f"  film: {film} ({frames} frames)")
 
 
-def _film(task: Any, policy: Any, starts: Any, explore: bool, seed: int, path: Path, fps: int) -> int:
+def _film(task: Any, policy: Any, starts: Any, explore: bool, path: Path, fps: int) -> int:
     """Play one episode, and write what it looks like; returns the number of frames."""
     from gainstage import episodes as played
     from gainstage.ops.extras import require
@@ -94,7 +94,7 @@ def _film(task: Any, policy: Any, starts: Any, explore: bool, seed: int, path: P
     imageio = require("imageio", extra="control")
     seen: list[Any] = []
     watched = _drawable(task)
-    played.play(watched, policy, starts, 1, explore=explore, seed=seed, frames=lambda env: seen.append(picture(env)))
+    played.play(watched, policy, starts, 1, explore=explore, frames=lambda env: seen.append(picture(env)))
     del seen[-1]  # the last step has started the next episode already
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".gif":

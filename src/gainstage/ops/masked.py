@@ -8,6 +8,11 @@ from torch import Tensor
 Dim = int | tuple[int, ...] | None
 
 
+def over(flags: Tensor, value: Tensor) -> Tensor:
+    """Flags (or weights) of the leading axes with further axes of size 1, so that they broadcast over `value`."""
+    return flags.reshape(*flags.shape, *[1] * (value.dim() - flags.dim()))
+
+
 def masked_sum(x: Tensor, mask: Tensor, dim: Dim = None) -> Tensor:
     """Sum of `x "B T"` where `mask` is true; masked entries leave before the sum, so they may be NaN."""
     kept = torch.where(mask.bool(), x, torch.zeros_like(x))

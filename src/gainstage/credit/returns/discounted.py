@@ -11,7 +11,7 @@ from torch import Tensor
 from gainstage.credit import STEP_REWARDS
 from gainstage.registry import component
 from gainstage.types import Batch
-from gainstage.types.columns import place_on_last
+from gainstage.types.levels import place_on_last
 
 
 @dataclass(frozen=True)

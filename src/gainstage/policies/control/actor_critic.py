@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from gainstage.models.mlp import MLP
 from gainstage.ops.distributions import Distribution
+from gainstage.ops.masked import over
 from gainstage.policies.control.action_heads import ActionHead, HeadKind
 from gainstage.policies.control.handle import NetHandle, Trunk, handle_of
 from gainstage.registry import component
@@ -108,8 +109,8 @@ def next_values(values_of: Any, values: Tensor, batch: Batch) -> Tensor:
     rows, steps = torch.nonzero(anew, as_tuple=True)
     following = batch["obs"][:, 1:][rows, steps]
     if "next_obs" in batch:
-        over = batch["terminated"][rows, steps].bool().reshape(-1, *[1] * (following.dim() - 1))
-        following = torch.where(over, following, batch["next_obs"][rows, steps])
+        ended = over(batch["terminated"][rows, steps].bool(), following)
+        following = torch.where(ended, following, batch["next_obs"][rows, steps])
     out[rows, steps] = values_of(following)
     return out
 

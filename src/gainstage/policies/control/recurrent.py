@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from gainstage.models.mlp import MLP
 from gainstage.ops.distributions import Distribution
+from gainstage.ops.masked import over
 from gainstage.policies.control.action_heads import ActionHead, HeadKind
 from gainstage.policies.control.actor_critic import ActorCriticPolicy, one_or_several, reshaped
 from gainstage.policies.control.handle import Trunk, handle_of
@@ -144,7 +145,7 @@ class RecurrentPolicy(ActorCriticPolicy):
         for t in anew.any(0).nonzero().flatten().tolist():
             y, _ = self.module.core.run(self.module.trunk(batch["next_obs"][:, t]).unsqueeze(1), after[t])
             found = self.module.values(y.squeeze(1))
-            out[:, t] = torch.where(anew[:, t].reshape(-1, *[1] * (found.dim() - 1)), found, out[:, t])
+            out[:, t] = torch.where(over(anew[:, t], found), found, out[:, t])
         return out
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gainstage.ops.masked import over
 from gainstage.ops.noise import mix
 from gainstage.registry import component
 from gainstage.rollout.control.visits import Visits
@@ -133,7 +134,7 @@ class EnvSteps:
             )  # fmt: skip
             self.obs, self.fresh, self.memory = stepped.obs, done, act.state
             if self.memory is not None and bool(done.any()):
-                self.memory = torch.where(done.reshape(-1, *[1] * (self.memory.dim() - 1)), 0.0, self.memory)
+                self.memory = torch.where(over(done, self.memory), 0.0, self.memory)
         batch = kept.batch(last=self.obs)
         _check_rewards(batch["rewards"], ctx.task.name)
         done = batch["cut"]

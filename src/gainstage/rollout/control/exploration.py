@@ -1,4 +1,8 @@
-"""Behaviour noise: wrappers around whoever acts. Each hands its own actor to the rollout inside it."""
+"""Behaviour noise: wrappers around whoever acts. Each hands its own actor to the rollout inside it.
+
+So the entry that stands nearest to the engine has the last word on an action: in
+`[gaussian_noise, uniform_warmup, env_steps]` the warm-up's actions carry no noise.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gainstage.ops.masked import over
+from gainstage.ops.schedules import Schedule
 from gainstage.registry import component
 from gainstage.types import Act, Ctx
 from gainstage.types.spaces import Box, Discrete, MultiDiscrete, Space, describe_space
@@ -46,7 +52,9 @@ class Exploration:
         raise NotImplementedError
 
 
-class _Greedy(Acting):
+class _Sometimes(Acting):
+    """With probability epsilon an action at random."""
+
     def __init__(self, actor: Any, epsilon: float, space: Space) -> None:
         super().__init__(actor)
         self.epsilon, self.space = epsilon, space
@@ -57,7 +65,7 @@ class _Greedy(Acting):
             return made
         chance = torch.rand(len(obs), device=obs.device) < self.epsilon
         other = uniform_action(self.space, len(obs), obs.device)
-        return Act(torch.where(chance.reshape(-1, *[1] * (other.dim() - 1)), other, made.action), None, made.state)
+        return Act(torch.where(over(chance, other), other, made.action), None, made.state)
 
 
 @component("rollout")
@@ -80,7 +88,7 @@ class EpsilonGreedy(Exploration):
             raise ValueError("start_at and end_at lie in [0, 1], share in (0, 1]")
 
     def epsilon(self, progress: float) -> float:
-        return self.start_at + (self.end_at - self.start_at) * min(progress / self.share, 1.0)
+        return Schedule("linear", self.start_at, self.end_at)(progress / self.share)
 
     def wrap(self, actor: Any, ctx: Ctx) -> Any:
         space = ctx.task.action_space  # type: ignore[attr-defined]
@@ -88,7 +96,7 @@ class EpsilonGreedy(Exploration):
             raise ValueError(f"epsilon_greedy is for choices; actions are {describe_space(space)}: use gaussian_noise")
         epsilon = self.epsilon(ctx.progress)
         ctx.log("explore/epsilon", epsilon)
-        return _Greedy(actor, epsilon, space)
+        return _Sometimes(actor, epsilon, space)
 
 
 @component("rollout")
@@ -108,7 +116,7 @@ class RandomActions(Exploration):
             raise ValueError(f"share must lie in [0, 1], got {self.share}")
 
     def wrap(self, actor: Any, ctx: Ctx) -> Any:
-        return _Greedy(actor, self.share, ctx.task.action_space)  # type: ignore[attr-defined]
+        return _Sometimes(actor, self.share, ctx.task.action_space)  # type: ignore[attr-defined]
 
 
 class _Noisy(Acting):
@@ -147,6 +155,8 @@ class GaussianNoise(Exploration):
 @dataclass
 class OuNoise(Exploration):
     """Adds an Ornstein-Uhlenbeck process, noise that drifts back to 0 (DDPG, arXiv 1509.02971).
+
+    It runs on through the ends of episodes.
 
     Args:
         std: of one step.
