@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+STEPS = ("obs", "actions", "rewards", "terminated", "truncated")
+"""Columns that every episode has."""
+
 
 @dataclass(frozen=True)
 class Episode:
@@ -66,11 +69,7 @@ class EpisodeSet:
             raise ValueError("the episodes do not all have the same facts in info")
         return cls(
             lengths=torch.tensor([len(episode) for episode in episodes]),
-            obs=torch.cat([episode.obs for episode in episodes]),
-            actions=torch.cat([episode.actions for episode in episodes]),
-            rewards=torch.cat([episode.rewards for episode in episodes]),
-            terminated=torch.cat([episode.terminated for episode in episodes]),
-            truncated=torch.cat([episode.truncated for episode in episodes]),
+            **{name: torch.cat([getattr(episode, name) for episode in episodes]) for name in STEPS},
             info={name: torch.cat([episode.info[name] for episode in episodes]) for name in sorted(names)},
         )
 
@@ -92,7 +91,3 @@ class EpisodeSet:
             truncated=self.truncated[steps],
             info={name: value[steps] for name, value in self.info.items()},
         )
-
-
-STEPS = ("obs", "actions", "rewards", "terminated", "truncated")
-"""Columns that every episode has."""

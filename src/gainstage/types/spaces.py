@@ -122,12 +122,24 @@ def contains(space: Space, value: Tensor) -> bool:
         return value.dtype == space.dtype and bool(inside.all())
     if value.dtype != torch.int64:
         return False
-    top = (
-        torch.tensor(space.nvec)
-        if isinstance(space, MultiDiscrete)
-        else (2 if isinstance(space, MultiBinary) else space.n)
-    )
-    return bool(((value >= 0) & (value < top)).all())
+    return bool(((value >= 0) & (value < choices(space).to(value.device))).all())
+
+
+def choices(space: Discrete | MultiDiscrete | MultiBinary) -> Tensor:
+    """From how many values each entry is chosen, `Int64 "*"` of the shape of one value."""
+    if isinstance(space, MultiDiscrete):
+        return torch.tensor(space.nvec)
+    return torch.full(space.shape, 2) if isinstance(space, MultiBinary) else torch.tensor(space.n)
+
+
+def random_choices(
+    space: Discrete | MultiDiscrete | MultiBinary, count: int, generator: torch.Generator | None = None
+) -> Tensor:
+    """`count` values of a space, each as likely."""
+    if isinstance(space, MultiDiscrete):
+        return torch.stack([torch.randint(n, (count,), generator=generator) for n in space.nvec], 1)
+    top = 2 if isinstance(space, MultiBinary) else space.n
+    return torch.randint(top, (count, *space.shape), generator=generator)
 
 
 def describe_space(space: Space) -> str:

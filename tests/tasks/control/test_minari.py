@@ -11,8 +11,10 @@ import torch
 from gainstage.chain import build_task
 from gainstage.registry import RecipeError
 from gainstage.tasks.control.checking_batched import random_actions
-from gainstage.tasks.control.gym_spaces import acting, action_rows, gym_space
-from gainstage.tasks.control.minari_files import HDF5, METADATA, MinariSet, space_data, space_of
+from gainstage.tasks.control.gym_actions import acting, action_rows
+from gainstage.tasks.control.gym_spaces import gym_space
+from gainstage.tasks.control.minari_files import HDF5, METADATA, MinariSet
+from gainstage.tasks.control.minari_spaces import space_data, space_of
 from gainstage.tasks.control.minari_writer import write_episodes
 from gainstage.types.episodes import Episode, EpisodeSet
 from gainstage.types.spaces import Box, Discrete, MultiBinary, MultiDiscrete, same_space

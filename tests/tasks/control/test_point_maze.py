@@ -7,7 +7,8 @@ import torch
 from tests.tasks.control import worlds
 
 from gainstage.registry import RecipeError, build
-from gainstage.tasks.control.point_maze import MARGIN, MAZES, normal
+from gainstage.tasks.control.batched_env import normal
+from gainstage.tasks.control.point_maze import MARGIN, MAZES
 
 
 def maze(copies=1, **settings):

@@ -1,31 +1,19 @@
-"""What every batched world must hold, as functions that a test calls; and random actions for any space."""
+"""What every batched world must hold, as functions that a test calls; and random actions."""
 
 from __future__ import annotations
 
 import torch
 
-from gainstage.types.spaces import Box, Discrete, MultiBinary, MultiDiscrete, contains
+from gainstage.tasks.control.recording import Random
+from gainstage.types.spaces import contains
 
 FIELDS = ("obs", "reward", "terminated", "truncated", "next_obs")
 
 
-def random_action(space, copies, generator):
-    """Actions `"B *"`, each copy's from the numbers of its own row, so that a smaller batch sees the same ones."""
-    if isinstance(space, Box):
-        low, high = space.low.clamp(min=-2), space.high.clamp(max=2)
-        drawn = torch.rand((copies, *space.shape), generator=generator)
-        return low + (high - low) * drawn
-    if isinstance(space, Discrete):
-        return torch.randint(space.n, (copies,), generator=generator)
-    if isinstance(space, MultiBinary):
-        return torch.randint(2, (copies, space.n), generator=generator)
-    assert isinstance(space, MultiDiscrete)
-    return torch.stack([torch.randint(n, (copies,), generator=generator) for n in space.nvec], dim=1)
-
-
 def actions(task, copies, steps, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return [random_action(task.action_space, copies, generator) for _ in range(steps)]
+    """`steps` random actions of so many copies."""
+    script = Random(task.action_space, seed)
+    return [script.act(torch.empty(copies)) for _ in range(steps)]
 
 
 def same(a, b):

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from gainstage.registry import component
-from gainstage.tasks.control.batched_env import Simulation, State, TaskEnv
-from gainstage.tasks.control.point_maze import normal
+from gainstage.tasks.control.batched_env import Simulation, State, TaskEnv, normal
 from gainstage.types.spaces import Box, Discrete
 
 

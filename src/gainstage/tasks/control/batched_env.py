@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
@@ -9,6 +10,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import torch
 from torch import Tensor
 
+from gainstage.ops.masked import over
 from gainstage.ops.noise import mix, uniform32
 from gainstage.types.records import Problem
 from gainstage.types.simulation import BatchedEnv, Stepped
@@ -116,8 +118,8 @@ class TorchEnv(ABC):
         fresh = self.start()
         self._drawing = None
         self.elapsed = torch.where(done, 0, self.elapsed)
-        state = {name: torch.where(_like(done, value), fresh[name], value) for name, value in state.items()}
-        return state, torch.where(_like(done, after), self.observe(state), after)
+        state = {name: torch.where(over(done, value), fresh[name], value) for name, value in state.items()}
+        return state, torch.where(over(done, after), self.observe(state), after)
 
     @property
     def starting(self) -> int:
@@ -186,9 +188,10 @@ def columns(*values: Tensor) -> Tensor:
     return torch.stack(values).T
 
 
-def _like(flags: Tensor, value: Tensor) -> Tensor:
-    """`Bool "B"` shaped to broadcast over `value "B *"`."""
-    return flags.reshape(-1, *[1] * (value.dim() - 1))
+def normal(drawn: Tensor) -> Tensor:
+    """Standard normal numbers `"B K"` from uniform ones `"B 2K"` (Box and Muller 1958)."""
+    radius, angle = drawn.chunk(2, dim=1)
+    return (-2 * radius.log()).sqrt() * (2 * math.pi * angle).cos()
 
 
 class Starts(Sequence[Problem]):

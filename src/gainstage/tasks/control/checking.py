@@ -1,4 +1,4 @@
-"""What is wrong with an environment, in words: the checks of `gainstage check-env`."""
+"""What is wrong with a single Gymnasium environment, in words."""
 
 from __future__ import annotations
 
@@ -12,47 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from gainstage.tasks.control.findings import Findings
+from gainstage.tasks.control.gym_actions import acting
 from gainstage.tasks.control.gym_copies import FINAL
-from gainstage.tasks.control.gym_spaces import acting, leaves, observing
-
-
-@dataclass
-class Complaint:
-    """One thing that is wrong (`error`), or worth knowing.
-
-    Attributes:
-        about: what it concerns: `observation`, `reward`, `seed`, `end`, `info`, ...
-        text: what was seen, where first, and what to do.
-        times: how often it was seen.
-    """
-
-    error: bool
-    about: str
-    text: str
-    times: int = 1
-
-
-@dataclass
-class Findings:
-    """Complaints, each kind once, and what was looked at."""
-
-    complaints: list[Complaint] = field(default_factory=list)
-    steps: int = 0
-    lengths: list[int] = field(default_factory=list)
-    seconds: float = 0.0
-    _kinds: dict[str, Complaint] = field(default_factory=dict)
-
-    def add(self, about: str, kind: str, text: str, *, error: bool = True) -> None:
-        """Complain; of one kind only the first text is kept, and counted."""
-        if kind in self._kinds:
-            self._kinds[kind].times += 1
-            return
-        self._kinds[kind] = Complaint(error, about, text)
-        self.complaints.append(self._kinds[kind])
-
-    @property
-    def errors(self) -> int:
-        return sum(complaint.error for complaint in self.complaints)
+from gainstage.tasks.control.gym_spaces import follow, leaves, observing
 
 
 @dataclass
@@ -214,9 +177,7 @@ def _check_observation(space: Any, seen: Any, where: str, out: Findings) -> None
     for path, part in leaves(space):
         place = _place(path)
         try:
-            value = seen
-            for key in path:
-                value = value[key]
+            value = follow(seen, path)
         except (KeyError, IndexError, TypeError):
             out.add("observation", f"missing {path}", f"{place}missing {where}; the space is {space}")
             continue

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gainstage.tasks.control.checking import Findings
+from gainstage.tasks.control.findings import Findings
 from gainstage.types.simulation import BatchedEnv, Stepped
-from gainstage.types.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space, contains, describe_space
+from gainstage.types.spaces import Box, Space, contains, describe_space, random_choices
 
 FIELDS = ("obs", "next_obs", "reward", "terminated", "truncated")
 COPIES = 4
@@ -67,12 +67,7 @@ def _random(space: Space, copies: int, generator: torch.Generator) -> Tensor:
         low, high = space.low.clamp(min=-2.0), space.high.clamp(max=2.0)
         share = (1.4 * torch.rand(copies, *space.shape, generator=generator) - 0.2).clamp(0, 1)
         return low + share * (high - low)
-    if isinstance(space, Discrete):
-        return torch.randint(space.n, (copies,), generator=generator)
-    if isinstance(space, MultiBinary):
-        return torch.randint(2, (copies, space.n), generator=generator)
-    assert isinstance(space, MultiDiscrete)
-    return torch.stack([torch.randint(n, (copies,), generator=generator) for n in space.nvec], 1)
+    return random_choices(space, copies, generator)
 
 
 def _walk(env: BatchedEnv, seeds: Sequence[int], actions: Sequence[Tensor], out: Findings) -> list[Stepped]:

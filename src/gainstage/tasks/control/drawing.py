@@ -143,7 +143,7 @@ def grid_world(env: Any, copy: int) -> Canvas:
     height, width = len(env.task.rows), env.width
     side = max(height, width)
     canvas = Canvas(0, side, middle=side / 2)
-    letters = "".join(env.task.rows)
+    letters = env.task.letters
     shown = {
         int(c): bool(there) for c, there in zip(env.things.tolist(), env.state["left"][copy].tolist(), strict=True)
     }

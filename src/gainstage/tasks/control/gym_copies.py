@@ -10,7 +10,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from gainstage.ops.noise import mix
-from gainstage.tasks.control.gym_spaces import Acting, Observing
+from gainstage.tasks.control.gym_actions import Acting
+from gainstage.tasks.control.gym_spaces import Observing
 
 SUCCESS = "success"
 FINAL = ("final_obs", "final_observation")

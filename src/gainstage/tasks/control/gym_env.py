@@ -13,6 +13,7 @@ from torch import Tensor
 
 from gainstage.tasks.control.gym_copies import Backend, Plan
 from gainstage.types.simulation import Stepped
+from gainstage.types.spaces import Box, choices
 
 
 class GymEnv:
@@ -42,8 +43,7 @@ class GymEnv:
         self.observation_space, self.action_space = plan.observing.space, plan.acting.space
         self._shape = (size, *self.action_space.shape)
         self._float = plan.observing.dtype == np.float32
-        self._bounded = plan.acting.dtype == np.int64
-        self._tops = _tops(self.action_space)
+        self._tops = None if isinstance(self.action_space, Box) else choices(self.action_space).numpy()
         self._seeds: list[int] = [0] * size
         self._episodes = np.zeros(size, np.int64)
         self._log = ActionLog(size, self.action_space.shape, plan.acting.dtype)
@@ -168,11 +168,11 @@ class GymEnv:
                 f"{self.plan.name}: actions of shape {actions.shape} do not fit {self.size} copies, "
                 f"expected {self._shape}"
             )
-        if self._bounded:
+        if self._tops is not None:
             if actions.min() < 0 or (actions >= self._tops).any():
                 raise ValueError(
                     f"{self.plan.name}: an action lies outside of the space: {actions.min()} to {actions.max()}, "
-                    f"allowed are 0 to {np.max(self._tops) - 1}"
+                    f"allowed are 0 to {self._tops.max() - 1}"
                 )
         elif not _finite(actions):
             self._complain("action", actions)
@@ -194,11 +194,6 @@ class GymEnv:
 def _finite(values: np.ndarray) -> bool:
     """Whether all numbers are finite. A dot product is the quicker look; where it overflows, the slower one decides."""
     return math.isfinite(np.vdot(values, values)) or bool(np.isfinite(values).all())
-
-
-def _tops(space: Any) -> Any:
-    """One more than the largest value of each entry of a discrete action."""
-    return np.array(space.nvec) if hasattr(space, "nvec") else getattr(space, "n", 0) if space.shape == () else 2
 
 
 class ActionLog:

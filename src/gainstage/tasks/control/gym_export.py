@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gainstage.ops.extras import require
-from gainstage.tasks.control.gym_spaces import gym_space
+from gainstage.tasks.control.gym_spaces import gym_space, in_pieces
 from gainstage.types.spaces import Box, Discrete, Space
 
 
@@ -43,13 +43,7 @@ def to_gymnasium(what: Any, copies: int | None = None) -> Any:
 
 def _shown(space: Space, obs: Tensor) -> Any:
     """Observations `"B *"` as Gymnasium has them in a batch."""
-    array = obs.detach().cpu().numpy()
-    if isinstance(space, Box) and space.pieces:
-        return {
-            name: np.array(array[:, piece.start : piece.stop]).reshape(len(array), *piece.shape)
-            for name, piece in space.pieces.items()
-        }
-    return np.array(array)
+    return in_pieces(space, np.array(obs.detach().cpu().numpy()))
 
 
 def _one(space: Space, obs: Any) -> Any:

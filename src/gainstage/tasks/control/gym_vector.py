@@ -11,9 +11,10 @@ import numpy as np
 import torch
 
 from gainstage.ops.extras import MissingExtra, available
-from gainstage.tasks.control.gym_copies import SUCCESS, Moved, Plan, episode_seed
+from gainstage.tasks.control.gym_actions import acting
+from gainstage.tasks.control.gym_copies import FINAL, SUCCESS, Moved, Plan, episode_seed
 from gainstage.tasks.control.gym_env import GymEnv
-from gainstage.tasks.control.gym_spaces import acting, observing
+from gainstage.tasks.control.gym_spaces import observing
 
 
 def from_vector_env(
@@ -129,7 +130,7 @@ class _SameStep(_Vector):
         obs, _, info, reward, terminated, truncated = self._step(actions)
         done, next_obs = terminated | truncated, obs
         if done.any():
-            final = next((info[key] for key in ("final_obs", "final_observation") if key in info), None)
+            final = next((info[key] for key in FINAL if key in info), None)
             if final is None:
                 raise ValueError(
                     f"{self.plan.name}: an episode ended, but info has no final_obs: the observation that its last "

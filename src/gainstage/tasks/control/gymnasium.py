@@ -20,10 +20,11 @@ from torch import Tensor
 from gainstage.ops.extras import MissingExtra, available, require
 from gainstage.registry import component, near
 from gainstage.tasks.control.batched_env import Simulation
+from gainstage.tasks.control.gym_actions import acting
 from gainstage.tasks.control.gym_copies import SUCCESS, Copies, Plan
 from gainstage.tasks.control.gym_env import GymEnv
 from gainstage.tasks.control.gym_processes import Processes
-from gainstage.tasks.control.gym_spaces import GOAL_KEYS, acting, observing
+from gainstage.tasks.control.gym_spaces import GOAL_KEYS, observing
 from gainstage.tasks.control.gym_vector import envpool_env
 from gainstage.tasks.control.wrappers import ObsStack, stacked
 

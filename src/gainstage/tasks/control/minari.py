@@ -13,9 +13,11 @@ from torch import Tensor
 from gainstage import registry
 from gainstage.ops.extras import MissingExtra
 from gainstage.tasks.control.batched_env import Simulation, Starts
-from gainstage.tasks.control.gym_spaces import acting, observing
+from gainstage.tasks.control.gym_actions import acting
+from gainstage.tasks.control.gym_spaces import observing
 from gainstage.tasks.control.gymnasium import default_keys
-from gainstage.tasks.control.minari_files import MinariSet, piece_name, recorded_env
+from gainstage.tasks.control.minari_files import MinariSet, recorded_env
+from gainstage.tasks.control.minari_spaces import piece_name
 from gainstage.tasks.resolve import resolve
 from gainstage.types.episodes import EpisodeSet
 from gainstage.types.records import Problem

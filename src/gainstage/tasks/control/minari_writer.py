@@ -15,8 +15,9 @@ import numpy as np
 import torch
 
 from gainstage.ops.extras import require
-from gainstage.tasks.control.gym_spaces import gym_space
-from gainstage.tasks.control.minari_files import FORMATS, HDF5, METADATA, is_picture, piece_name, space_data
+from gainstage.tasks.control.gym_spaces import gym_space, in_pieces
+from gainstage.tasks.control.minari_files import FORMATS, HDF5, METADATA
+from gainstage.tasks.control.minari_spaces import is_picture, piece_name, space_data
 from gainstage.types.episodes import Episode
 from gainstage.types.spaces import Box, Space
 
@@ -113,14 +114,8 @@ def _checked(number: int, episode: Episode) -> Episode:
 
 def _columns(episode: Episode, space: Space) -> dict[str, Any]:
     """What is written of an episode, in numpy; parts of a dictionary by name."""
-    obs: Any = episode.obs.cpu().numpy()
-    if isinstance(space, Box) and space.pieces:
-        obs = {
-            piece_name(name): obs[:, piece.start : piece.stop].reshape(len(obs), *piece.shape)
-            for name, piece in space.pieces.items()
-        }
     return {
-        "observations": obs,
+        "observations": in_pieces(_named(space), episode.obs.cpu().numpy()),
         "actions": episode.actions.cpu().numpy(),
         "rewards": episode.rewards.cpu().numpy().astype(np.float64),
         "terminations": episode.terminated.cpu().numpy(),

@@ -13,9 +13,10 @@ import torch
 from gainstage.ops.extras import MissingExtra, require
 from gainstage.registry import component
 from gainstage.tasks.control.batched_env import Simulation
+from gainstage.tasks.control.gym_actions import acting
 from gainstage.tasks.control.gym_copies import Moved, Plan, episode_seed
 from gainstage.tasks.control.gym_env import GymEnv
-from gainstage.tasks.control.gym_spaces import acting, observing
+from gainstage.tasks.control.gym_spaces import observing
 
 
 @component("task", "pettingzoo")

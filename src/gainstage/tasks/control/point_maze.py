@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gainstage.registry import component
-from gainstage.tasks.control.batched_env import State, TaskEnv
+from gainstage.tasks.control.batched_env import State, TaskEnv, normal
 from gainstage.tasks.control.goals import GoalSimulation, goal_box
 from gainstage.types.spaces import Box
 
@@ -240,9 +239,3 @@ def _stop(at: Tensor, move: Tensor, wall: Callable[[Tensor], Tensor]) -> tuple[T
     hit = wall(aim.floor().long())
     face = torch.where(move > 0, at.floor() + 1 - MARGIN, at.floor() + MARGIN)
     return torch.where(hit, face, aim), hit
-
-
-def normal(drawn: Tensor) -> Tensor:
-    """Standard normal numbers `"B K"` from uniform ones `"B 2K"` (Box and Muller 1958)."""
-    radius, angle = drawn.chunk(2, dim=1)
-    return (-2 * radius.log()).sqrt() * (2 * math.pi * angle).cos()

@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gainstage.ops.masked import over
 from gainstage.ops.noise import mix
 from gainstage.tasks.control.controllers import Controller, CoordinateWalk, Noisy, expert
 from gainstage.types.episodes import Episode
-from gainstage.types.spaces import Discrete, MultiBinary, MultiDiscrete, Space
+from gainstage.types.spaces import Box, Space, random_choices
 
 COPIES = 16
 """Episodes that are played side by side."""
@@ -40,12 +41,8 @@ class Random(Controller):
 
     def act(self, obs: Tensor) -> Tensor:
         space, rows, g = self.space, len(obs), self.generator
-        if isinstance(space, Discrete):
-            return torch.randint(space.n, (rows,), generator=g)
-        if isinstance(space, MultiDiscrete):
-            return torch.stack([torch.randint(n, (rows,), generator=g) for n in space.nvec], 1)
-        if isinstance(space, MultiBinary):
-            return torch.randint(2, (rows, space.n), generator=g)
+        if not isinstance(space, Box):
+            return random_choices(space, rows, g)
         if not space.bounded:
             return torch.randn(rows, *space.shape, generator=g)
         return space.low + (space.high - space.low) * torch.rand(rows, *space.shape, generator=g)
@@ -69,8 +66,7 @@ class Acting(Controller):
             return
         if self.memory is None or len(self.memory) != len(ended):
             self.memory = self.policy.initial_state(len(ended))
-        keep = ~ended.reshape(-1, *[1] * (self.memory.dim() - 1))
-        self.memory = torch.where(keep, self.memory, torch.zeros_like(self.memory))
+        self.memory = torch.where(over(ended, self.memory), 0.0, self.memory)
 
     def act(self, obs: Tensor) -> Tensor:
         with torch.random.fork_rng(devices=[]), torch.no_grad():
@@ -201,10 +197,9 @@ def _wave(
     for copy in range(wanted):
         size = int(length[copy])
         action, reward, terminated, truncated = (column[copy, :size] for column in columns)
-        if not bool(running[copy]) or size < limit:
-            truncated = truncated & ~terminated
-        else:
-            truncated = truncated.index_fill(0, torch.tensor([size - 1]), True)
+        truncated = truncated & ~terminated
+        if bool(running[copy]):
+            truncated[-1] = True
         extra = {name: value[copy, :size] for name, value in info.items()}
         if source is not None:
             extra["source"] = torch.full((size,), float(source))

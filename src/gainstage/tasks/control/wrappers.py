@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gainstage.ops.masked import over
 from gainstage.tasks.control.batched_env import TorchEnv
 from gainstage.types.simulation import BatchedEnv, Stepped
 from gainstage.types.spaces import Box, Piece, Space, describe_space
@@ -60,8 +61,7 @@ class ObsStack:
         after = torch.cat((self._seen[..., self._width :], stepped.next_obs), -1)
         obs = after
         if stepped.obs is not stepped.next_obs:
-            done = (stepped.terminated | stepped.truncated).reshape(-1, *[1] * (after.dim() - 1))
-            obs = torch.where(done, self._first(stepped.obs), after)
+            obs = _rows(stepped.terminated | stepped.truncated, self._first(stepped.obs), after)
         self._seen = obs
         return replace(stepped, obs=obs, next_obs=after)
 
@@ -135,7 +135,7 @@ class ActionRepeat:
 
 
 def _rows(flags: Tensor, yes: Tensor, no: Tensor) -> Tensor:
-    return torch.where(flags.reshape(-1, *[1] * (yes.dim() - 1)), yes, no)
+    return torch.where(over(flags, yes), yes, no)
 
 
 def _choose(flags: Tensor, yes: Mapping[str, Any], no: Mapping[str, Any]) -> dict[str, Any]:
