@@ -21,7 +21,7 @@ from gainstage.regimes.drift_search import (
 from gainstage.registry import RecipeError
 from gainstage.rollout.control.population import Population
 from gainstage.tasks.control.classic import CartPole, Pendulum
-from gainstage.update.objectives.policy.drift import load_params
+from gainstage.update.objectives.policy.drift import learnt, load_params, unflatten
 from gainstage.update.optimizers.evolution import OpenES
 
 SHORT = InnerRun(env_steps=512, copies=4, horizon=64, minibatch=64, epochs=2, judged=4)
@@ -70,9 +70,18 @@ def test_a_broken_training_has_no_fitness():
 
 
 def test_mirrored_draws_around_the_start_tell_something_apart():
-    start = first_weights(4)
-    assert not start[32:].any() and start[:32].std() > 0.2
-    assert torch.equal(start, first_weights(4)) and not torch.equal(start, first_weights(4, seed=1))
+    ratio, adv = torch.tensor([0.7, 1.0, 1.4]), torch.tensor([1.0, -1.0, 1.0])
+
+    def drift(weights: torch.Tensor) -> torch.Tensor:
+        return learnt(ratio, ratio.log(), adv, params={name: v[0] for name, v in unflatten(weights).items()}, eps=None)
+
+    for start, apart in ((first_weights(4), True), (torch.zeros(36), False)):
+        assert not drift(start[None]).any()
+        plus, minus = OpenES(start, population=2, std=0.5).ask().split(1)
+        assert bool((drift(plus) != drift(minus)).any()) == apart
+    assert torch.equal(first_weights(4), first_weights(4)) and not torch.equal(
+        first_weights(4), first_weights(4, seed=1)
+    )
 
 
 def test_a_search_goes_on_from_its_file(tmp_path: Path):
@@ -92,6 +101,8 @@ def test_a_search_goes_on_from_its_file(tmp_path: Path):
     with pytest.raises(RecipeError, match="search of 18 weights, this one has 27"):
         load_search(OpenES(first_weights(3), population=4), tmp_path / "state.safetensors")
     save_drift(whole.mean, tmp_path / "drift.safetensors")
+    with pytest.raises(RecipeError, match="remove it to start anew"):
+        load_search(second, tmp_path / "drift.safetensors")  # no search's state
     assert torch.equal(load_params(str(tmp_path / "drift.safetensors"))["out"], whole.mean[16:])
 
 

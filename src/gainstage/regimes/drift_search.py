@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.func import functional_call, grad, vmap
 
 from gainstage.credit.returns.gae import gae
+from gainstage.ops.masked import over
 from gainstage.ops.noise import mix
 from gainstage.ops.seeding import stream
 from gainstage.policies.control.actor_critic import ActorCritic, ActorCriticNet
@@ -83,7 +84,7 @@ class StackedTraining:
         self.task, self.run, self.seed, self.eps = task, run, seed, eps
         self.drifts, self.members = unflatten(theta), len(theta)
         with stream(seed, "start"):
-            self.net = ActorCriticNet(ActorCritic(), task.observation_space, task.action_space)
+            self.net = _Both(ActorCriticNet(ActorCritic(), task.observation_space, task.action_space))
         self.weights: Weights = {
             name: value.detach().expand(self.members, *value.shape).clone().requires_grad_()
             for name, value in self.net.named_parameters()
@@ -100,8 +101,7 @@ class StackedTraining:
         return vmap(self._both)(frozen, obs)
 
     def _both(self, weights: Weights, obs: Tensor) -> tuple[Tensor, Tensor]:
-        dist, value = functional_call(_Both(self.net), {f"net.{k}": v for k, v in weights.items()}, (obs,))
-        return dist, value
+        return functional_call(self.net, weights, (obs,))
 
     def _loss(self, weights: Weights, drift: Weights, mb: Mapping[str, Tensor]) -> Tensor:
         """One member's loss on its minibatch, columns `"M *"`."""
@@ -157,7 +157,7 @@ class StackedTraining:
         norm = torch.stack([g.flatten(1).square().sum(1) for g in found.values()]).sum(0).sqrt()
         scale = (self.run.clip / norm).clamp(max=1.0)
         for name, value in self.weights.items():
-            value.grad = found[name] * scale.reshape(-1, *[1] * (value.dim() - 1))
+            value.grad = found[name] * over(scale, value)
         self.adam.step()
 
     def _judge(self) -> Tensor:
@@ -213,10 +213,11 @@ def load_search(es: OpenES, path: Path) -> None:
     try:
         with safe_open(path, "pt") as file:
             state: dict[str, Any] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            es_state = state | {name: int(value) for name, value in file.metadata().items()}
-    except (OSError, SafetensorError) as error:
-        raise RecipeError(f"the search's state {path} cannot be read: {error}; remove it to start anew") from None
-    if es_state["mean"].shape != es.mean.shape:
+            es_state = state | {name: int(file.metadata()[name]) for name in ("generation", "count")}
+        same = es_state["mean"].shape == es.mean.shape
+    except (OSError, SafetensorError, TypeError, KeyError, ValueError) as error:
+        raise RecipeError(f"the search's state {path} cannot be read: {error!r}; remove it to start anew") from None
+    if not same:
         raise RecipeError(
             f"{path} belongs to a search of {len(es_state['mean'])} weights, this one has {len(es.mean)}; "
             "give another --out, or remove it"
