@@ -7,8 +7,8 @@
 Peers are those of `sb3` (Stable-Baselines3, PyTorch) and `sbx` (the same on JAX) that the other interpreter can import.
 Every measurement is a process of its own; house and peers take turns, so that a noisy machine hits all, and the ratio
 of the medians is what counts. The clock runs from the first update on. `--cpu` takes the processes' own seconds, which
-other processes disturb less than the clock on the wall. Off-policy cases make one update for every environment step;
-the house does so in turns of 50, which SB3 and SBX do with `--turns 50` too.
+other processes disturb less than the clock on the wall. SAC and TD3 make one update for every environment step, all in
+turns of 50 as the recipes have it; `--turns 1` lets the peers take theirs one by one, as they do by default.
 """
 
 from __future__ import annotations
@@ -36,20 +36,28 @@ CASES = {
 
 
 def settings(case: str, turns: int) -> dict:
-    """What the recipe says, in the peers' words."""
-    if case.startswith("ppo_cartpole"):
-        own = {"n_steps": 128, "batch_size": 256, "n_epochs": 4, "learning_rate": 2.5e-4, "ent_coef": 0.01}
-        return {**own, "max_grad_norm": 0.5}
-    if case == "ppo_halfcheetah":
-        own = {"n_steps": 2048, "batch_size": 64, "n_epochs": 10, "learning_rate": 3e-4}
-        return {**own, "max_grad_norm": 0.5}
-    if case == "dqn_cartpole":
-        own = {"batch_size": 64, "buffer_size": 50_000, "train_freq": 4, "gradient_steps": 8, "learning_rate": 1e-3}
-        lagging = {"tau": 0.01, "target_update_interval": 1}
-        return {**own, **lagging, "learning_starts": WARM, "policy_kwargs": {"net_arch": [128, 128]}}
-    own = {"batch_size": 256, "buffer_size": 1_000_000, "train_freq": turns, "gradient_steps": turns}
-    rate = 3e-4 if case.startswith("sac") else 1e-3
-    return {**own, "learning_rate": rate, "learning_starts": WARM, "policy_kwargs": {"net_arch": [256, 256]}}
+    """What the recipe says, in the peers' words. Read off it, so that both sides change together."""
+    from gainstage.recipe import load
+
+    name, changes, *_ = CASES[case]
+    recipe = load(name, changes)
+    steps = next(entry["env_steps"] for entry in recipe.rollout if "env_steps" in entry)
+    learner = next(iter(recipe.update[0].values()))
+    found = {"batch_size": recipe.plan.minibatch, "learning_rate": learner["lr"]}
+    if case.startswith("ppo"):
+        weight = next((o["entropy_bonus"]["weight"] for o in learner["objectives"] if "entropy_bonus" in o), 0.0)
+        return {
+            **found, "n_steps": steps["steps"], "n_epochs": recipe.plan.epochs, "max_grad_norm": learner["clip"],
+            "ent_coef": weight,
+        }  # fmt: skip
+    found |= {"buffer_size": recipe.store["replay"]["capacity"], "learning_starts": WARM}
+    hidden = recipe.models["policy"].get("hidden", [256, 256])
+    found["policy_kwargs"] = {"net_arch": hidden}
+    if case.startswith("dqn"):
+        every = steps["copies"] * steps["steps"]  # the target is copied once an iteration
+        counts = {"train_freq": steps["steps"], "gradient_steps": recipe.plan.updates}
+        return {**found, **counts, "tau": 1.0, "target_update_interval": every}
+    return {**found, "train_freq": turns, "gradient_steps": turns}
 
 
 class Clock:
@@ -85,7 +93,7 @@ def house(case: str, threads: int, wanted: int) -> Clock:
     return clock
 
 
-def peer(which: str, case: str, threads: int, turns: int, wanted: int) -> Clock:
+def peer(which: str, case: str, threads: int, said: dict, wanted: int) -> Clock:
     import warnings
 
     warnings.filterwarnings("ignore")
@@ -112,15 +120,15 @@ def peer(which: str, case: str, threads: int, turns: int, wanted: int) -> Clock:
             if self.num_timesteps > WARM:
                 clock.look(self.num_timesteps)
 
-    model = made("MlpPolicy", env, seed=0, device="cpu", **settings(case, turns))
+    model = made("MlpPolicy", env, seed=0, device="cpu", **said)
     model.learn(WARM + (wanted or steps), callback=Watch())
     clock.look(model.num_timesteps)
     return clock
 
 
-def worker(which: str, case: str, threads: int, turns: int, steps: int) -> None:
+def worker(which: str, case: str, threads: int, said: dict, steps: int) -> None:
     """Print what one measurement found."""
-    clock = house(case, threads, steps) if which == "house" else peer(which, case, threads, turns, steps)
+    clock = house(case, threads, steps) if which == "house" else peer(which, case, threads, said, steps)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print("RESULT " + json.dumps({**clock.rates(), "peak": peak}))
 
@@ -132,8 +140,9 @@ def measure(python: str, which: str, case: str, options: argparse.Namespace) -> 
         RuntimeError: it ended without a result; its last words.
     """
     command = [python, str(Path(__file__).resolve()), "--worker", which, "--cases", case]
-    for name in ("threads", "turns", "steps"):
+    for name in ("threads", "steps"):
         command += [f"--{name}", str(getattr(options, name))]
+    command += ["--said", json.dumps(settings(case, options.turns))]
     with tempfile.TemporaryDirectory() as place:  # MuJoCo writes its complaints to where it stands
         done = subprocess.run(command, capture_output=True, text=True, cwd=place)
     for line in done.stdout.splitlines():
@@ -149,13 +158,14 @@ def main() -> None:
     parser.add_argument("--cases", nargs="*", default=list(CASES), choices=list(CASES), metavar="CASE")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--turns", type=int, default=1, help="environment steps, and updates, in turn, of SAC and TD3")
+    parser.add_argument("--turns", type=int, default=50, help="the peers' steps, and updates, in turn, of SAC and TD3")
     parser.add_argument("--cpu", action="store_true", help="CPU seconds of the process instead of the wall's")
     parser.add_argument("--steps", type=int, default=0, help="environment steps of a measurement; 0: the case's own")
     parser.add_argument("--worker", default="", help=argparse.SUPPRESS)
+    parser.add_argument("--said", default="{}", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
-        return worker(options.worker, options.cases[0], options.threads, options.turns, options.steps)
+        return worker(options.worker, options.cases[0], options.threads, json.loads(options.said), options.steps)
     pythons = {"house": sys.executable} | (
         dict.fromkeys(options.peers, options.peer_python) if options.peer_python else {}
     )
