@@ -252,7 +252,10 @@ def _load_net(base_model: str) -> str:
     return (
         "`model.safetensors` holds the weights, running statistics of observations included; `config.json` says which "
         "net they belong to. Train on from it, or play it:\n\n"
-        + _fenced("bash", "gainstage train RECIPE models.policy.weights=PATH")
+        + _fenced(
+            "bash",
+            "gainstage train RECIPE models.policy.weights=PATH\ngainstage play RUN  # the folder around this one",
+        )
     )
 
 
