@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from gainstage.chain import build_task
 from gainstage.recipe import load
 from gainstage.trainer import Trainer
 
@@ -209,6 +210,21 @@ def test_collect_from_a_finished_run(tmp_path):
     run_on(tmp_path / "own-v0")
 
 
+def test_a_set_that_was_recorded_from_another_has_its_environment(tmp_path):
+    pytest.importorskip("h5py")
+    gym = pytest.importorskip("gymnasium")
+    world = ["--task", "gym:Pendulum-v1", "task.max_steps=15", "task.kwargs={g: 5.0}"]
+    done = command("collect", tmp_path / "one-v0", *world, "-n", 2)
+    assert done.exit_code == 0, done.output
+    done = command("collect", tmp_path / "two-v0", "--task", f"minari:{tmp_path / 'one-v0'}", "--steps", 20)
+    assert done.exit_code == 0, done.output
+    again = build_task(f"minari:{tmp_path / 'two-v0'}").it
+    assert again.inner is not None and again.inner.kwargs == {"g": 5.0} and again.max_steps == 15
+    metadata = json.loads((tmp_path / "one-v0" / "data" / "metadata.json").read_text())
+    spec = gym.envs.registration.EnvSpec.from_json(metadata["env_spec"])
+    assert spec.kwargs == {"g": 5.0} and spec.max_episode_steps == 15, "others make the same environment"
+
+
 def test_ctrl_c_keeps_what_is_there(tmp_path):
     pytest.importorskip("h5py")
     out = tmp_path / "long-v0"
@@ -230,7 +246,7 @@ def test_ctrl_c_keeps_what_is_there(tmp_path):
     (["--task", "pendulum", "--policy", "exprt"], "no policy"),
     (["--task", "pendulum", "--mix", "expert=x"], "no number"),
     (["--task", "pendulum", "-n", "2", "--steps", "5"], "not both"),
-    (["--task", "pendulum", "--format", "csv"], "--format"),
+    (["--task", "pendulum", "--format", "csv"], "format must be one of"),
 ])  # fmt: skip
 def test_collect_says_what_is_wrong(tmp_path, words, says):
     pytest.importorskip("gymnasium")

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from torch import Tensor
 
 from gainstage.chain import build_task
@@ -15,7 +14,7 @@ from gainstage.measure.evaluate import Answer, EvalRecord
 from gainstage.ops.masked import over
 from gainstage.ops.noise import mix
 from gainstage.policies.snapshots import Models
-from gainstage.recipe import check
+from gainstage.recipe import of_run
 from gainstage.registry import RecipeError
 from gainstage.types import Problem, Stop
 
@@ -66,18 +65,30 @@ def player(run: Path, task: Any = None, device: torch.device | str = "cpu") -> t
     Raises:
         RecipeError: no finished run, one of a language model, or weights that do not fit the other task.
     """
-    try:
-        recipe = check(yaml.safe_load((run / "recipe.yaml").read_text(encoding="utf-8")))
-    except (OSError, yaml.YAMLError) as error:
-        raise RecipeError(f"{run} holds no run that can be read: {error}") from None
-    made = build_task(recipe.task if task is None else task).it
+    made = build_task(of_run(run).task if task is None else task).it
     if "simulator" not in made.capabilities:
         raise RecipeError(f"{run}: {made.name} is no task that is stepped; use gainstage evaluate --policy {run}")
+    return made, final_policy(run, made, device)
+
+
+def final_policy(run: Path, task: Any, device: torch.device | str = "cpu") -> Any:
+    """The policy that a finished run left, made for a task with the same spaces.
+
+    Args:
+        run: its folder, with `recipe.yaml` and `final/`.
+        task: one that is stepped.
+
+    Raises:
+        RecipeError: no finished run, one of a language model, or weights that do not fit the task.
+    """
+    recipe = of_run(run)
     if not (run / "final").is_dir():
         raise RecipeError(f"{run} is not finished (no final/); go on with gainstage train --resume {run}")
-    models = Models(recipe.models, ["policy"], device=device, task=made)
-    models["policy"].load(run / "final")
-    return made, models["policy"]
+    policy = Models(recipe.models, ["policy"], device=device, task=task)["policy"]
+    if not hasattr(policy, "to_env"):
+        raise RecipeError(f"{run}: its policy writes text and acts in no environment")
+    policy.load(run / "final")
+    return policy
 
 
 def _wave(env: Any, policy: Any, seeds: Sequence[int], explore: bool, frames: Any) -> list[Answer]:

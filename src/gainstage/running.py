@@ -14,7 +14,7 @@ from gainstage import checkpoint
 from gainstage.evaluation import overlaps
 from gainstage.looking import Looks
 from gainstage.measure.runs import RunRecord
-from gainstage.recipe import Recipe, check
+from gainstage.recipe import Recipe, of_run
 from gainstage.registry import RecipeError
 from gainstage.results import BEFORE, bibtex, citation, flat, ks, load_before, load_record, measured, steps_note
 from gainstage.tracking.files import writing
@@ -105,18 +105,7 @@ class Run:
         Raises:
             RecipeError: no recipe, or no checkpoint that can be read.
         """
-        import yaml
-
-        file = path / "recipe.yaml"
-        if not file.is_file():
-            raise RecipeError(f"{path} holds no run (no recipe.yaml)")
-        try:
-            written = yaml.safe_load(file.read_text(encoding="utf-8"))
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
-            raise RecipeError(f"{file}: not readable as YAML: {str(error).splitlines()[0]}") from None
-        if not isinstance(written, dict):
-            raise RecipeError(f"{file}: must be a mapping of keys, got {type(written).__name__}")
-        recipe = check(written)
+        recipe = of_run(path)
         folder = RunFolder.hold(path)  # before anything is cleaned: another process may be writing it
         try:
             return cls._resume(recipe, folder, **settings)

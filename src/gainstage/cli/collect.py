@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import fmean as mean
 from typing import Annotated, Any
 
 import typer
@@ -56,24 +58,16 @@ def collect(
 
       gainstage collect data/pendulum-medium-v0 --task pendulum --policy medium --episodes 200
 
-      gainstage collect data/hopper-mixed-v0 --task gym:Hopper-v5 --mix runs/sac-hopper=0.1,random=0.9 --steps 100k
+      gainstage collect data/hopper-mixed-v0 --task gym:Hopper-v5 --mix runs/sac-hopper=0.1,random=0.9 --steps 100000
 
       gainstage train iql task=minari:data/pendulum-medium-v0
     """
     prepare(None, plugin)
-    from gainstage.ops.extras import require
-    from gainstage.tasks.control.minari_files import FORMATS
-    from gainstage.tasks.control.minari_writer import write_episodes
+    from gainstage.tasks.control.minari_writer import refuse, write_episodes
     from gainstage.tasks.control.recording import mixed, parse_mix, start_seeds
     from gainstage.tracking.progress import Progress
 
-    require("gymnasium", extra="control")
-    if format == "hdf5":
-        require("h5py", extra="control")
-    if format not in FORMATS:
-        raise ValueError(f"--format must be one of {', '.join(FORMATS)}, got {format!r}")
-    if (out / "data").exists():
-        raise ValueError(f"{out} holds a data set already: choose another name, or delete it")
+    refuse(out, format)
     if episodes is not None and steps is not None:
         raise ValueError("give --episodes or --steps, not both")
     shares = parse_mix(mix) if mix is not None else {policy: 1.0}
@@ -89,7 +83,7 @@ def collect(
             done = 0
             while not tally.full:
                 count = PER_LOOK if limit is None else min(4 * PER_LOOK, limit - done)
-                starts = start_seeds(world, done + count, seed)[done:]
+                starts = start_seeds(world, count, seed, first=done)
                 chunk = seed if done == 0 else seed + 1_000_003 * done
                 for episode in mixed(world, players.make, shares, starts, chunk):
                     if tally.full:
@@ -106,19 +100,14 @@ def collect(
             description=f"recorded by gainstage collect, seed {seed}", **_reference(world),
         )  # fmt: skip
         progress.finish(out.name, tally.note)
-    facts = {
-        "path": str(out),
-        "episodes": tally.episodes,
-        "steps": tally.steps,
-        "stopped": tally.stopped,
-    } | tally.means()
     if as_json:
+        facts = {"path": str(out), "episodes": tally.episodes, "steps": tally.steps, "stopped": tally.stopped}
         print(json.dumps(facts | tally.means()))
         return
     print(f"{out}: {tally.episodes} episodes, {tally.steps} steps" + (" (stopped early)" if tally.stopped else ""))
     for name, value in tally.returns.items():
         if value:
-            print(f"  {name:10} {len(value):6} episodes, mean return {sum(value) / len(value):.4g}")
+            print(f"  {name:10} {len(value):6} episodes, mean return {mean(value):.4g}")
     print(f"train on it: gainstage train iql task=minari:{out}")
 
 
@@ -157,11 +146,11 @@ class Tally:
     @property
     def note(self) -> str:
         found = [value for values in self.returns.values() for value in values]
-        mean = f", mean return {sum(found) / len(found):.4g}" if found else ""
-        return f"{self.episodes} episodes, {self.steps} steps{mean}"
+        so_far = f", mean return {mean(found):.4g}" if found else ""
+        return f"{self.episodes} episodes, {self.steps} steps{so_far}"
 
     def means(self) -> dict[str, float]:
-        return {f"return/{name}": sum(v) / len(v) for name, v in self.returns.items() if v}
+        return {f"return/{name}": mean(found) for name, found in self.returns.items() if found}
 
 
 class Players:
@@ -178,6 +167,7 @@ class Players:
 
     def make(self, name: str, seed: int) -> Any:
         """Raises ValueError: no such script or run, or a policy for other spaces."""
+        from gainstage.episodes import final_policy
         from gainstage.tasks.control.recording import Acting, controller
 
         if not Path(name).is_dir():
@@ -185,65 +175,28 @@ class Players:
                 raise ValueError(f"{name}: no such run; give its folder, or random, expert, medium")
             return controller(name, self.task, seed)
         if name not in self.loaded:
-            self.loaded[name] = load_policy(Path(name), self.task)
+            self.loaded[name] = final_policy(Path(name), self.task)
         return Acting(self.loaded[name], self.explore, seed)
-
-
-def load_policy(run: Path, task: Any) -> Any:
-    """The policy of a finished run, fitted to a task's spaces.
-
-    Raises:
-        ValueError: no finished run is there, or its weights do not fit.
-    """
-    from gainstage.policies.snapshots import Models
-
-    recipe = run_recipe(run)
-    if not (run / "final").is_dir():
-        raise ValueError(f"{run} is not finished (no final/): gainstage train --resume {run}")
-    policy = Models({"policy": recipe.models["policy"]}, ["policy"], task=task)["policy"]
-    if not hasattr(policy, "to_env"):
-        raise ValueError(f"{run}: its policy writes text and acts in no environment")
-    policy.load(run / "final")
-    policy.module.eval()
-    return policy
-
-
-def run_recipe(run: Path) -> Any:
-    """The recipe of a run.
-
-    Raises:
-        ValueError: there is none, or it cannot be read.
-    """
-    import yaml
-
-    from gainstage.recipe import check
-
-    file = run / "recipe.yaml"
-    if not file.is_file():
-        raise ValueError(f"{run} holds no run (no recipe.yaml)")
-    try:
-        return check(yaml.safe_load(file.read_text(encoding="utf-8")))
-    except (yaml.YAMLError, UnicodeDecodeError, TypeError) as error:
-        raise ValueError(f"{file}: not readable as a recipe: {str(error).splitlines()[0]}") from None
 
 
 def _world(task: str | None, settings: list[str], shares: dict[str, float]) -> tuple[Any, dict[str, Any]]:
     """The environment that is recorded in, and how it is made again."""
     from gainstage.chain import build_task
-    from gainstage.recipe import override
+    from gainstage.recipe import of_run, override
     from gainstage.tasks.resolve import resolve
 
     runs = [Path(name) for name in shares if Path(name).is_dir()]
     if task is None and not runs:
         raise ValueError("which environment? For instance --task pendulum, or --task gym:Hopper-v5")
-    spec: Any = task if task is not None else run_recipe(runs[0]).task
+    spec: Any = task if task is not None else of_run(runs[0]).task
     data: dict[str, Any] = {"task": spec}
     for text in settings:
         data = override(data, text if text.startswith("task") else f"task.{text}")
     found = build_task(data["task"]).it
-    if hasattr(found, "inner") and found.inner is not None and "transitions" in found.capabilities:
-        spec = getattr(found, "spec", None) or data["task"]
-        return found.inner, dict(spec) if isinstance(spec, dict) else {found.inner.name: {}}
+    if "transitions" in found.capabilities:
+        if found.inner is None:
+            raise ValueError(f"{found.name}: there is no environment to act in: {found.missing}")
+        return found.inner, found.spec
     if "simulator" not in found.capabilities:
         raise ValueError(f"{found.name} is no environment; gainstage tasks lists those that are stepped")
     name, chosen = resolve(data["task"])
@@ -251,12 +204,14 @@ def _world(task: str | None, settings: list[str], shares: dict[str, float]) -> t
 
 
 def _gym_spec(world: Any) -> Any:
-    """Gymnasium's entry of an environment that is its own, so that others can make it again."""
-    if not hasattr(world, "id"):
-        return None
-    import gymnasium
+    """Gymnasium's entry of an environment that is its own and shown as it is, so that others can make it again."""
+    from gainstage.tasks.control.gymnasium import Gymnasium
 
-    return gymnasium.spec(world.id)
+    if not isinstance(world, Gymnasium) or world.wrappers or world.pixels or world.stack > 1 or world.repeat > 1:
+        return None
+    spec = copy.deepcopy(world.spec)
+    spec.kwargs, spec.max_episode_steps = {**spec.kwargs, **world.kwargs}, world.max_steps
+    return spec
 
 
 def _reference(world: Any) -> dict[str, float]:

@@ -124,6 +124,16 @@ def test_what_is_stepped_is_the_environment():
     assert low < high
 
 
+def test_rewards_of_other_goals_are_the_environments():
+    found = recorded(task="bit_flip", mix="random", episodes=2)
+    bits = torch.eye(10)[:2]
+    assert "goal" in found.capabilities
+    assert found.compute_reward(bits, bits[[0, 0]]).tolist() == [0, -1]
+    assert found.compute_terminated(bits, bits[[0, 0]]).tolist() == [True, False]
+    with pytest.raises(AttributeError):
+        recorded().compute_reward(bits, bits)
+
+
 @pytest.mark.parametrize(("settings", "says"), [
     ({"task": "arithmetic"}, "stepped"), ({"mix": "expret"}, "no policy"), ({"mix": "expert=2,walk=1"}, "positioning"),
     ({"task": {"multi_room": {}}}, "expert|no task"), ({"episodes": 0}, "episodes"),

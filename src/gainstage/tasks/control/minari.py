@@ -55,6 +55,8 @@ class Minari(Simulation):
         self.observation_space = observing(self.data.observation_space, self.keys).space
         self.action_space = acting(self.data.action_space).space
         self._order: Tensor | None = None
+        self.spec: dict[str, dict[str, Any]] = {}
+        """Name and settings of the task that is stepped, where there is one."""
         self.inner, self.missing = self._inner()
         offered = {"transitions"} | (set(self.inner.capabilities) if self.inner else set())
         self.capabilities = frozenset(offered)  # type: ignore[misc]
@@ -67,15 +69,15 @@ class Minari(Simulation):
 
     def _inner(self) -> tuple[Any, str]:
         """The task that is stepped, or why there is none."""
-        if self.env is not None:
-            task = registry.build("task", *resolve(self.env), "task.env")
-            self._compare(task)
-            return task, ""
         try:
-            task = registry.build("task", *self._recorded(), "task.env")
+            kind, settings = self._recorded() if self.env is None else resolve(self.env)
+            task = registry.build("task", kind, settings, "task.env")
             self._compare(task)
         except (ValueError, MissingExtra) as error:
+            if self.env is not None:
+                raise
             return None, str(error)
+        self.spec = {kind: settings}
         return task, ""
 
     def _recorded(self) -> tuple[str, dict[str, Any]]:

@@ -45,12 +45,8 @@ def write_episodes(
     Raises:
         ValueError: there is something already, no episode, or an episode that does not fit.
     """
-    require("gymnasium", extra="control")
-    if format not in FORMATS:
-        raise ValueError(f"format must be one of {', '.join(FORMATS)}, got {format!r}")
     home = Path(path)
-    if (home / "data").exists() or (home / METADATA).exists():
-        raise ValueError(f"{home} holds a data set already: choose another name, or delete it")
+    refuse(home, format)
     home.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=".writing-", dir=home))
     try:
@@ -79,6 +75,22 @@ def write_episodes(
         shutil.rmtree(partial, ignore_errors=True)
         raise
     return home / "data"
+
+
+def refuse(home: Path, format: str) -> None:
+    """Say beforehand what `write_episodes` would not write.
+
+    Raises:
+        ValueError: an unknown format, or there is a data set already.
+        MissingExtra: a package that the format needs is not installed.
+    """
+    require("gymnasium", extra="control")
+    if format not in FORMATS:
+        raise ValueError(f"format must be one of {', '.join(FORMATS)}, got {format!r}")
+    if format == "hdf5":
+        require("h5py", extra="control")
+    if (home / "data").exists() or (home / METADATA).exists():
+        raise ValueError(f"{home} holds a data set already: choose another name, or delete it")
 
 
 def _word(name: str) -> str:

@@ -120,3 +120,8 @@ class Recorded(Simulation):
 
     def problems(self, split: str) -> Sequence[Problem]:
         return self.inner.problems(split)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("compute_reward", "compute_terminated"):  # offered by worlds with goals alone
+            return getattr(self.inner, name)
+        raise AttributeError(name)

@@ -235,10 +235,13 @@ def mixed(
         yield from (made[place] for place in range(len(wanted)))
 
 
-def start_seeds(task: Any, count: int, seed: int) -> list[int]:
-    """Seeds of `count` episodes, from starts of the train split."""
+def start_seeds(task: Any, count: int, seed: int, first: int = 0) -> list[int]:
+    """Seeds of `count` episodes from the n-th on, from starts of the train split."""
     starts = task.problems("train")
-    return [mix(int(starts[mix("start", seed, n) % len(starts)].meta["seed"]), seed, n) % 2**31 for n in range(count)]
+    return [
+        mix(int(starts[mix("start", seed, n) % len(starts)].meta["seed"]), seed, n) % 2**31
+        for n in range(first, first + count)
+    ]
 
 
 def mean_return(task: Any, controller: Controller, count: int = 50) -> float:
