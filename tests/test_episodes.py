@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -101,6 +102,9 @@ def test_a_finished_run_plays_and_is_filmed(finished: Path, tmp_path: Path) -> N
     assert numbers["episodes"] == 6 and numbers["low"] < numbers["return"] < numbers["high"]
     assert numbers["return"] == numbers["length"], "cart_pole pays 1 a step"
     assert film.read_bytes()[:4] == b"GIF8"
+    made = CliRunner().invoke(app, ["play", str(finished), "-n", "1", "--film", str(film)])
+    steps = re.search(r"episodes of (\d+) steps", made.output)
+    assert steps is not None and f"({steps[1]} frames)" in made.output, "a picture of every state that is acted on"
 
 
 def test_the_policy_that_plays_is_the_one_that_was_left(finished: Path) -> None:

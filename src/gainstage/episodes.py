@@ -37,7 +37,7 @@ def play(
     Args:
         explore: draw actions as in training; false: the likeliest action.
         copies: episodes at once.
-        frames: called with the environment after every step of the first wave, for films.
+        frames: called with the environment before every step of the first wave, for films.
     """
     starts = [(place, sample) for place in range(len(problems)) for sample in range(samples)]
     seeds = [mix(int(problems[place].meta["seed"]), "sample", sample) for place, sample in starts]
@@ -101,6 +101,8 @@ def _wave(env: Any, policy: Any, seeds: Sequence[int], explore: bool, frames: An
     success: Tensor | None = None
     memory = policy.initial_state(size) if hasattr(policy, "initial_state") else None
     for _ in range(LONGEST):
+        if frames is not None:
+            frames(env)
         act = policy.act(obs, memory, explore=explore)
         stepped = env.step(policy.to_env(act.action))
         obs, memory = stepped.obs, act.state
@@ -114,8 +116,6 @@ def _wave(env: Any, policy: Any, seeds: Sequence[int], explore: bool, frames: An
         done = (stepped.terminated | stepped.truncated).cpu()
         ended |= running & stepped.terminated.cpu()
         running &= ~done
-        if frames is not None:
-            frames(env)
         if not bool(running.any()):
             break
         if memory is not None and bool(done.any()):

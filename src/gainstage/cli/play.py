@@ -95,7 +95,6 @@ def _film(task: Any, policy: Any, starts: Any, explore: bool, path: Path, fps: i
     seen: list[Any] = []
     watched = _drawable(task)
     played.play(watched, policy, starts, 1, explore=explore, frames=lambda env: seen.append(picture(env)))
-    del seen[-1]  # the last step has started the next episode already
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".gif":
         imageio.mimsave(path, seen, duration=1000 / fps, loop=0)

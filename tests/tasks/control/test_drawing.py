@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
+from tests.tasks.control import worlds
 
 from gainstage.registry import build
-from gainstage.rollout.control.exploration import uniform_action
 from gainstage.tasks.control.drawing import picture
 
 NAMES = ["cart_pole", "pendulum", "acrobot", "mountain_car", "mountain_car_continuous", "point_maze", "reach"]
@@ -21,9 +20,8 @@ def test_picture_follows_the_state(name: str) -> None:
     before = picture(env, 1)
     assert before.dtype == np.uint8 and before.shape == (320, 320, 3)
     assert len(np.unique(before.reshape(-1, 3), axis=0)) > 1
-    torch.manual_seed(0)
-    for _ in range(15):
-        env.step(uniform_action(task.action_space, 2))
+    for action in worlds.actions(task, 2, 15):
+        env.step(action)
     assert not np.array_equal(before, picture(env, 1))
 
 
