@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 
 import numpy as np
@@ -176,7 +177,7 @@ def test_what_minari_writes_is_read(tmp_path, format):
 
 def test_the_environment_comes_from_the_recorded_spec(tmp_path):
     task = build({"gym:Pendulum-v1": {"kwargs": {"g": 5.0}, "max_steps": 30}})
-    spec = gym.spec("Pendulum-v1")
+    spec = copy.deepcopy(gym.spec("Pendulum-v1"))  # what Gymnasium hands out is its own entry
     spec.kwargs, spec.max_episode_steps = {"g": 5.0, "render_mode": "human"}, 30
     save(tmp_path / "set", task, record(task), spec=spec, ref_min_score=-1500, ref_max_score=-150.0)
     again = build(f"minari:{tmp_path / 'set'}")
