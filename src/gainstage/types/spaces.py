@@ -133,13 +133,15 @@ def choices(space: Discrete | MultiDiscrete | MultiBinary) -> Tensor:
 
 
 def random_choices(
-    space: Discrete | MultiDiscrete | MultiBinary, count: int, generator: torch.Generator | None = None
-) -> Tensor:
+    space: Discrete | MultiDiscrete | MultiBinary, count: int, generator: torch.Generator | None = None,
+    device: torch.device | str = "cpu",
+) -> Tensor:  # fmt: skip
     """`count` values of a space, each as likely."""
     if isinstance(space, MultiDiscrete):
-        return torch.stack([torch.randint(n, (count,), generator=generator) for n in space.nvec], 1)
+        drawn = [torch.randint(n, (count,), generator=generator, device=device) for n in space.nvec]
+        return torch.stack(drawn, 1)
     top = 2 if isinstance(space, MultiBinary) else space.n
-    return torch.randint(top, (count, *space.shape), generator=generator)
+    return torch.randint(top, (count, *space.shape), generator=generator, device=device)
 
 
 def describe_space(space: Space) -> str:

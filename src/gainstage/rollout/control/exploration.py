@@ -17,7 +17,7 @@ from gainstage.ops.masked import over
 from gainstage.ops.schedules import Schedule
 from gainstage.registry import component
 from gainstage.types import Act, Ctx
-from gainstage.types.spaces import Box, Discrete, MultiDiscrete, Space, describe_space
+from gainstage.types.spaces import Box, Space, describe_space, random_choices
 
 
 class Acting:
@@ -216,8 +216,4 @@ def uniform_action(space: Space, count: int, device: torch.device | str = "cpu")
     """Actions at random: choices alike, a Box uniform in [-1, 1]."""
     if isinstance(space, Box):
         return torch.rand(count, int(space.low.numel()), device=device) * 2 - 1
-    if isinstance(space, Discrete):
-        return torch.randint(space.n, (count,), device=device)
-    if isinstance(space, MultiDiscrete):
-        return torch.stack([torch.randint(n, (count,), device=device) for n in space.nvec], 1)
-    return torch.randint(2, (count, space.n), device=device)
+    return random_choices(space, count, device=device)
