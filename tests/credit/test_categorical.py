@@ -11,10 +11,8 @@ from gainstage.credit.returns import categorical
 from gainstage.credit.returns.categorical import (
     CategoricalTarget,
     EnsembleTarget,
-    Outside,
     QuantileTarget,
     cramer,
-    ensemble_mixture,
     project,
 )  # fmt: skip
 from gainstage.registry import RecipeError
@@ -84,14 +82,6 @@ def test_the_mass_is_kept_and_inside_the_bounds_the_mean_is_that_of_the_target(a
 def test_each_row_has_its_own_discount():
     both, _ = project(P1.expand(2, 3), f64(0.0, 0.0), GOES_ON.expand(2), f64(1.0, 0.5), SUPPORT)
     assert torch.equal(both[0], P1[0]) and both[1].tolist() == pytest.approx([0.65, 0.35, 0.0])
-
-
-def test_a_mixture_averages_probabilities_and_its_ends_are_exact():
-    probs = torch.stack((P1, P2)).unsqueeze(2).float()  # two members, one row, one action
-    assert torch.equal(ensemble_mixture(probs, 0.0), probs)
-    assert torch.equal(ensemble_mixture(probs, 1.0), probs.mean(0, keepdim=True).expand_as(probs))
-    half = ensemble_mixture(probs, 0.5)
-    assert half[0, 0, 0].tolist() == pytest.approx([0.4, 0.3, 0.3])
 
 
 # -- the components ----------------------------------------------------------------------------------------------------
@@ -179,6 +169,17 @@ def test_the_group_picks_by_its_average_and_a_member_alone_by_its_own():
     assert ctx.seen["ensemble/disagreement"] > 0
 
 
+@pytest.mark.parametrize(("mix", "wanted"), [(0.0, [0.5, 0.3, 0.2]), (0.5, [0.4, 0.3, 0.3]), (1.0, [0.3, 0.3, 0.4])])
+def test_a_mixture_averages_probabilities_not_values(mix, wanted):
+    """One action, no reward, no discount: the target of the first member is what it mixes; its ends are exact."""
+    probs = torch.stack((P1, P2)).unsqueeze(2).expand(2, 2, 1, 3)
+    batch = transitions([0.0, 0.0], [False, False])
+    found = EnsembleTarget(gamma=1.0, mix=mix).estimate(batch, context(policy_target=Members(probs)))["target_probs"]
+    assert found[0, 0].tolist() == pytest.approx(wanted)
+    if mix != 0.5:
+        assert torch.equal(found[0, 0], (P1 if mix == 0 else (P1 + P2) / 2)[0])
+
+
 def test_without_the_group_nothing_of_the_other_members_enters():
     changed = group().clone()
     changed[1] = torch.tensor([0.2, 0.2, 0.6])
@@ -200,12 +201,16 @@ def test_quantiles_are_moved_by_the_reward_and_end_with_the_episode():
 
 def test_a_support_that_is_too_narrow_for_too_long_is_an_error(monkeypatch):
     monkeypatch.setattr(categorical, "PATIENCE", 3)
-    watch, ctx = Outside(), context()
-    for share in (0.9, 0.9, 0.4, 0.9, 0.9):
-        watch.see(share, ctx)
-    assert ctx.seen["target/outside_support"] == 0.9
-    with pytest.raises(RecipeError, match=r"widen models\.policy\.low"):
-        watch.see(0.9, ctx)
+    ctx = context(policy_target=Distributions(torch.stack((P1, P2), 1)))
+    target = CategoricalTarget(gamma=0.0)
+    for reward in (9.0, 9.0, 1.0, 9.0, 9.0):  # a reward inside the atoms begins the count anew
+        target.estimate(transitions([reward], [False]), ctx)
+    assert ctx.seen["target/outside_support"] == 1.0
+    again = CategoricalTarget(gamma=0.0)
+    again.load_state_dict(target.state_dict())
+    for one in (target, again):
+        with pytest.raises(RecipeError, match=r"widen models\.policy\.low"):
+            one.estimate(transitions([9.0], [False]), ctx)
 
 
 def test_a_store_that_discounts_otherwise_is_refused():

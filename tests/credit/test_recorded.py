@@ -97,6 +97,10 @@ def test_thresholds_and_quantiles_of_returns():
     assert half.int().tolist() == [[0, 0, 0, 0], [0, 0, 1, 1]]
     every = EpisodeSuccess(by="return", quantile=0.0).assign(fragment())["mask"]
     assert every.int().tolist() == [[0, 1, 1, 0], [1, 1, 1, 1]]
+    level = fragment()
+    level.columns["rewards"] = torch.ones(2, 4)  # every whole episode returns 2: all are the best there is
+    alike = EpisodeSuccess(by="return", quantile=0.5).assign(level)["mask"]
+    assert alike.int().tolist() == every.int().tolist()
     windowed = EpisodeSuccess(by="return", quantile=0.5, window=8)
     windowed.assign(fragment())
     again = EpisodeSuccess(by="return", quantile=0.5, window=8)

@@ -11,10 +11,12 @@ import torch
 from torch import Tensor
 
 from gainstage.checkpoint import pack, unpack
+from gainstage.ops.filters import forward_filter
 from gainstage.ops.meters import NoMeter
+from gainstage.ops.moments import RunningMoments
 from gainstage.recipe import load
 from gainstage.registry import RecipeError, build
-from gainstage.reward.intrinsic.random_network import Moments, NoveltyBonus, forward_filter, prediction_error
+from gainstage.reward.intrinsic.random_network import FIRST, NoveltyBonus, prediction_error
 from gainstage.tasks.control.classic import CartPole
 from gainstage.trainer import Trainer
 from gainstage.types import Batch
@@ -47,27 +49,26 @@ def started(width: int = 6, seed: int = 0, **settings: Any) -> NoveltyBonus:
 
 
 def test_the_filter_runs_along_time_and_its_variance_divides():
-    sums, carry = forward_filter(RAW, torch.zeros(2, dtype=torch.float64), 0.99)
+    sums, carry = forward_filter(RAW, None, 0.99)
     want = torch.tensor([[0.8, 0.992, 1.38208], [0.1, 0.399, 0.99501]], dtype=torch.float64)
     assert torch.allclose(sums, want) and torch.allclose(carry, want[:, -1])
-    moments = Moments()
-    moments.update(sums.flatten())
-    count, mean, var = moments.state
-    assert abs(float(count) - 6.0001) < 1e-9
-    assert abs(float(mean) - 0.778002) < 1e-6 and abs(float(var) - 0.176959) < 1e-6
+    moments = RunningMoments(prior=FIRST)
+    moments.update(sums)
+    assert abs(float(moments.count) - 6.0001) < 1e-9
+    assert abs(float(moments.mean) - 0.778002) < 1e-6 and abs(float(moments.std) ** 2 - 0.176959) < 1e-6
     scaled = torch.tensor([[1.901751, 0.475438, 0.950876], [0.237719, 0.713157, 1.426313]], dtype=torch.float64)
-    assert torch.allclose(RAW / moments.var.sqrt(), scaled, atol=2e-6)
+    assert torch.allclose(RAW / moments.std, scaled, atol=2e-6)
 
 
 def test_the_filter_does_not_mix_copies_and_goes_on_over_fragments():
-    whole, _ = forward_filter(RAW, torch.zeros(2, dtype=torch.float64), 0.9)
-    first, carry = forward_filter(RAW[:, :1], torch.zeros(2, dtype=torch.float64), 0.9)
+    whole, _ = forward_filter(RAW, None, 0.9)
+    first, carry = forward_filter(RAW[:, :1], None, 0.9)
     second, _ = forward_filter(RAW[:, 1:], carry, 0.9)
     assert torch.allclose(torch.cat((first, second), 1), whole)
-    alone, _ = forward_filter(RAW[1:], torch.zeros(1, dtype=torch.float64), 0.9)
+    alone, _ = forward_filter(RAW[1:], None, 0.9)
     assert torch.allclose(alone, whole[1:])
     idle = torch.tensor([[True, False, True], [True, True, True]])
-    skipped, _ = forward_filter(RAW, torch.zeros(2, dtype=torch.float64), 0.9, idle)
+    skipped, _ = forward_filter(RAW, None, 0.9, idle)
     assert torch.isclose(skipped[0, 2], torch.tensor(0.9 * 0.8 + 0.4).double())
 
 
@@ -108,12 +109,11 @@ def test_the_next_observation_counts_and_masked_steps_get_nothing():
     bonus.observe(batch, context(None))
     paid = bonus.shape(batch, context(None))
     assert paid[1, 2] == 0 and bool((paid[batch["mask"]] > 0).all())
-    assert torch.allclose(paid[0], bonus.raw(batch["next_obs"])[0] / float(bonus.sums.var.sqrt()))
+    assert torch.allclose(paid[0], bonus.raw(batch["next_obs"])[0] / bonus.scale)
 
 
 def test_degenerate_cases():
     zero = started(2)
-    zero.predictor.load_state_dict(zero.predictor.state_dict())
     zero.raw = lambda next_obs: torch.zeros(next_obs.shape[:2])  # type: ignore[method-assign]
     flat = fragment(torch.ones(2, 50, 2))
     for _ in range(200):
@@ -173,8 +173,8 @@ def test_a_restart_keeps_nets_moments_and_filter():
     a, b = (t.chain.reward[0].it for t in (whole, second))
     for name, value in a.predictor.state_dict().items():
         assert torch.equal(value, b.predictor.state_dict()[name])
-    assert torch.equal(a.carry, b.carry) and torch.equal(a.sums.var, b.sums.var)
-    assert all(torch.equal(x, y) for x, y in zip(a.seen.state, b.seen.state))
+    assert torch.equal(a.carry, b.carry) and torch.equal(a.sums.std, b.sums.std)
+    assert torch.equal(a.seen.mean, b.seen.mean) and torch.equal(a.seen.std, b.seen.std)
     assert all(torch.equal(x, y) for x, y in zip(a.target.parameters(), b.target.parameters()))
 
 
@@ -202,5 +202,5 @@ def test_the_warm_up_is_paid_for():
     trainer = Trainer(load("rnd", [*SMALL, "task=cart_pole"]))
     trainer.enter()
     assert trainer.meter.total("env_steps") == 64
-    assert float(trainer.chain.reward[0].it.seen.state[0]) > 64
+    assert float(trainer.chain.reward[0].it.seen.count) > 64
     assert CartPole().observation_space.shape == trainer.chain.reward[0].it.seen.shape

@@ -199,9 +199,8 @@ def _scores(
 ) -> tuple[Scores, str]:
     """Score per arm and seed, and in words where it comes from."""
     curves = [run.curve for arm in arms for run in arm.runs.values()]
-    trained_only = all(
-        read(row, metric) is None for row in numbers.values()
-    )  # a number of training: no last look has it
+    # a number of training, which no last look has
+    trained_only = all(read(row, metric) is None for row in numbers.values())
     uneven = _unequal(_spends(arms, axis), tolerance)
     if (uneven or trained_only) and (spend := reach(curves, metric, axis)):
         out: Scores = {}

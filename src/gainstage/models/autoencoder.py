@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from gainstage.models.mlp import MLP
+from gainstage.ops.distributions import Gaussian, gaussian_kl
 
 LOG_STD = (-4.0, 15.0)
 """Bounds of the encoder's log-std: those of the widely used conditional VAE of actions (BCQ, arXiv 1812.02900)."""
@@ -43,13 +44,13 @@ class Autoencoder(nn.Module):
     def forward(self, x: Tensor, condition: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Reconstruction from a drawn code, mean and log-std of the code."""
         mean, log_std = self.encode(x, condition)
-        z = mean + log_std.exp() * torch.randn_like(mean)
-        return self.decode(z, condition), mean, log_std
+        return self.decode(Gaussian(mean, log_std).sample(), condition), mean, log_std
 
 
 def kl_to_normal(mean: Tensor, log_std: Tensor) -> Tensor:
     """KL of the code's normal from the standard normal, mean over the code's numbers, `"N"`."""
-    return -0.5 * (1 + 2 * log_std - mean.square() - (2 * log_std).exp()).mean(-1)
+    nothing = torch.zeros_like(mean)
+    return gaussian_kl(mean, log_std, nothing, nothing) / mean.shape[-1]
 
 
 def _joined(condition: Tensor | None, x: Tensor) -> Tensor:

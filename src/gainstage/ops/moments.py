@@ -30,6 +30,8 @@ class RunningMoments:
     """`window`: how many updates count."""
     frozen: bool = False
     """True: updates are ignored."""
+    prior: float = 0.0
+    """`cumulative`: values of mean 0 and variance 1 that count as seen before the first; need not be whole."""
     count: Tensor = field(init=False)
     _mean: Tensor = field(init=False)
     _var: Tensor = field(init=False)
@@ -42,10 +44,12 @@ class RunningMoments:
             raise ValueError(f"moments decay must lie in [0, 1), got {self.decay}")
         if self.kind == "window" and self.window < 1:
             raise ValueError(f"moments window must be at least 1, got {self.window}")
+        if self.prior < 0 or (self.prior and self.kind != "cumulative"):
+            raise ValueError(f"moments prior must be at least 0, and only for kind cumulative, got {self.prior}")
         self.shape = tuple(self.shape)
-        self.count = torch.zeros((), dtype=torch.float64)
+        self.count = torch.tensor(self.prior, dtype=torch.float64)
         self._mean = torch.zeros(self.shape, dtype=torch.float64)
-        self._var = torch.zeros(self.shape, dtype=torch.float64)
+        self._var = torch.full(self.shape, float(self.prior > 0), dtype=torch.float64)
         self._recent = deque(maxlen=self.window)
 
     @property

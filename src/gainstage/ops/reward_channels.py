@@ -66,7 +66,7 @@ def whole() -> Channels:
 
 def polar() -> Channels:
     """What is good and what is bad, each cut at 1."""
-    return Channels((1.0, -1.0), lambda r: torch.stack(_signed(r)).clamp(max=1), top=1.0)
+    return ensemble(1)
 
 
 def ensemble(members: int = 2) -> Channels:
@@ -76,9 +76,7 @@ def ensemble(members: int = 2) -> Channels:
     share = 1 / members
     return Channels(
         (share,) * members + (-share,) * members,
-        lambda r: torch.cat(
-            [half.clamp(max=1).expand(members, *r.shape) for half in (a.unsqueeze(0) for a in _signed(r))]
-        ),
+        lambda r: torch.stack(_signed(r)).clamp(max=1).repeat_interleave(members, 0),
         top=1.0,
     )
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def reward_to_go(rewards: Tensor, lengths: Tensor, gamma: float) -> Tensor:
-    """`G_t = r_t + gamma G_{t+1}` within each of the episodes that lie end to end in `rewards "N"`, float64 inside.
+    """`G_t = r_t + gamma G_{t+1}` within each of the episodes that lie end to end in `rewards "N"`, Float64 "N".
 
     A time limit ends the sum like a real end: what would have followed is not recorded.
     """
@@ -23,4 +23,4 @@ def reward_to_go(rewards: Tensor, lengths: Tensor, gamma: float) -> Tensor:
         padded[:, t] = running
     for row, (start, size) in enumerate(zip(offsets, lengths.tolist(), strict=True)):
         out[start : start + size] = padded[row, longest - size :]
-    return out.to(torch.float32)
+    return out

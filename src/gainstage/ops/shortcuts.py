@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gainstage.ops.reward_to_go import reward_to_go
+
 TOLERANCE = 1e-6
 
 
@@ -85,9 +87,7 @@ def candidates(
         raise ValueError(f"shortcuts: a_max must be above 0, got {a_max}")
     steps = len(rewards)
     reward = rewards.double()
-    togo = torch.zeros(steps + 1, dtype=torch.float64)
-    for t in reversed(range(steps)):
-        togo[t] = reward[t] + gamma * togo[t + 1]
+    togo = torch.cat((reward_to_go(rewards, torch.tensor([steps]), gamma), torch.zeros(1, dtype=torch.float64)))
     path = torch.cat((torch.zeros(1, actions.shape[1], dtype=torch.float64), actions.double().cumsum(0)))
     move = path.unsqueeze(0) - path.unsqueeze(1)
     length = move.norm(dim=-1)

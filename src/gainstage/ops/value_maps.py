@@ -89,33 +89,18 @@ class Log(ValueMap):
 
 
 @dataclass(frozen=True)
-class LogLin(ValueMap):
-    """`c log x + d` up to `x0 = exp(-d / c)`, from there the line `c exp(d / c) x - c`: equal value and slope there.
-
-    Args:
-        c, d, eps: as `Log` has them.
-    """
-
-    c: float = 0.5
-    d: float = 0.0
-    eps: float = 0.01687
-
-    def __post_init__(self) -> None:
-        _check(self.c, self.eps)
-
-    @property
-    def floor(self) -> float:
-        return self.eps
+class LogLin(Log):
+    """`c log x + d` up to `x0 = exp(-d / c)`, from there the line `c exp(d / c) x - c`: equal value and slope there."""
 
     def forward(self, x: Tensor) -> Tensor:
         x = x.double()
         small = x <= math.exp(-self.d / self.c)
-        log = self.c * torch.where(small, x, torch.ones_like(x)).log() + self.d
+        log = super().forward(torch.where(small, x, torch.ones_like(x)))
         return torch.where(small, log, self.c * math.exp(self.d / self.c) * x - self.c)
 
     def inverse(self, y: Tensor) -> Tensor:
         y = y.double()
-        log = ((y.clamp(max=0.0) - self.d) / self.c).exp()
+        log = super().inverse(y.clamp(max=0.0))
         return torch.where(y <= 0, log, (y + self.c) * math.exp(-self.d / self.c) / self.c)
 
 

@@ -86,7 +86,7 @@ class EpisodeReplay(Replay):
 
     @property
     def ended(self) -> Tensor:
-        """Places `step % L * B + copy` of all transitions of episodes that have ended, `Int64 "N"`."""
+        """Places in the ring of all transitions of episodes that have ended, `Int64 "N"`."""
         if self._ended is None:
             filled = min(self.clock, self.length)
             there = self.last[:filled] >= 0
@@ -103,7 +103,16 @@ class EpisodeReplay(Replay):
     # -- reading ----------------------------------------------------------------------------------------------------
 
     def rounds(self, plan: Any, ctx: Any) -> Iterator[Batch]:
-        """The iteration's draws; none before `least` transitions of ended episodes are there."""
+        """The iteration's draws; none before `least` transitions of ended episodes are there.
+
+        Raises:
+            RecipeError: select has an entry that chooses transitions: it knows nothing of ends.
+        """
+        if ctx.choose is not None:
+            raise RecipeError(
+                "store.episodes draws by itself, from episodes that have ended; take out the select entry that chooses "
+                "transitions (such as prioritized or own_streams), or use store: replay"
+            )
         if len(self.ended) >= self.least:
             yield from super().rounds(plan, ctx)
 
@@ -116,9 +125,7 @@ class EpisodeReplay(Replay):
         ended = self.ended
         if not len(ended):
             raise RecipeError("store.episodes: no complete episode stored, collect at least one before updating")
-        flat = ended[torch.randint(len(ended), (count,), generator=generator)]
-        place, copy = flat // self.copies, flat % self.copies
-        return Index(copy, self.oldest + (place - self.oldest) % self.length)
+        return self.index(ended[torch.randint(len(ended), (count,), generator=generator)])
 
     # -- state ------------------------------------------------------------------------------------------------------
 

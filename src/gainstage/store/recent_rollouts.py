@@ -70,11 +70,12 @@ class RecentRollouts:
         """All that is held as one batch, newest first."""
         newest_first = self.held[::-1]
         columns = {name: torch.cat([held[name] for held in newest_first]) for name in newest_first[0]}
-        ages = torch.tensor([age for age, held in enumerate(newest_first) for _ in held["mask"]])
-        yield Batch({**columns, "age": ages, "drawn": self._draw(columns["mask"], ages, ctx)})
+        mask = columns["mask"]
+        ages = torch.tensor([age for age, held in enumerate(newest_first) for _ in held["mask"]], device=mask.device)
+        yield Batch({**columns, "age": ages, "drawn": self._draw(mask, ages, ctx)})
 
     def _draw(self, mask: torch.Tensor, ages: torch.Tensor, ctx: Ctx) -> torch.Tensor:
-        new = (ages == 0).unsqueeze(1).to(mask.device)
+        new = (ages == 0).unsqueeze(1)
         older = torch.nonzero((mask & ~new).flatten()).squeeze(1)
         count = min(int(self.share * int((mask & new).sum())), len(older))
         generator = torch.Generator().manual_seed(mix("recent_rollouts", ctx.seed, ctx.iteration))

@@ -137,6 +137,15 @@ class Replay:
         """Entries of a column at given steps (counted from the start of the run) of given copies."""
         return self.columns[name][step % self.length, copy]
 
+    def place(self, step: Tensor, copy: Tensor) -> Tensor:
+        """Where transitions lie in the ring, counted through: `step % L * B + copy`."""
+        return step % self.length * self.copies + copy
+
+    def index(self, place: Tensor, weight: Tensor | None = None) -> Index:
+        """The transitions that lie at places of the ring now."""
+        row, copy = place // self.copies, place % self.copies
+        return Index(copy, self.oldest + (row - self.oldest) % self.length, weight)
+
     # -- reading ----------------------------------------------------------------------------------------------------
 
     def rounds(self, plan: Any, ctx: Any) -> Iterator[Batch]:
@@ -178,7 +187,7 @@ class Replay:
         if self.n_step > 1:
             last, reward, discount = self._sum(step, copy)
             extra = {"rewards": reward, "discount": discount}
-        flat, flat_last = (step % self.length) * self.copies + copy, (last % self.length) * self.copies + copy
+        flat, flat_last = self.place(step, copy), self.place(last, copy)
         out: dict[str, Tensor] = {}
         for name, ring in self.columns.items():
             if name == "next_obs":

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gainstage.ops.masked import over
 from gainstage.ops.noise import mix
 from gainstage.registry import RecipeError, component
 from gainstage.types import Batch, Index, column
@@ -133,7 +134,7 @@ class Offline:
         for name in self.columns:
             if name != "obs":
                 value = self.at(name, place, rows)
-                out[name] = torch.where(_like(real, value), value, torch.zeros_like(value))
+                out[name] = torch.where(over(real, value), value, torch.zeros_like(value))
         edges = torch.minimum(index.step.unsqueeze(1) + torch.arange(length + 1), self.lengths[index.row].unsqueeze(1))
         out["obs"] = self.at("obs", edges, index.row.unsqueeze(1).expand_as(edges))
         return self._batch(out, index, ctx)
@@ -168,7 +169,3 @@ class Offline:
                 f"store.offline: the recorded episodes changed since the run began ({state['steps']} transitions then, "
                 f"{len(self)} now); resume with the same data set"
             )
-
-
-def _like(flags: Tensor, value: Tensor) -> Tensor:
-    return flags.reshape(*flags.shape, *[1] * (value.dim() - flags.dim()))

@@ -43,7 +43,7 @@ class Windows(Offline):
 
     def start(self, ctx: Any) -> None:
         super().start(ctx)
-        self.columns["returns_to_go"] = reward_to_go(self.columns["rewards"], self.lengths, 1.0)
+        self.columns["returns_to_go"] = reward_to_go(self.columns["rewards"], self.lengths, 1.0).float()
         self.columns["step"] = torch.cat([torch.arange(length) for length in self.lengths.tolist()])
 
     def rounds(self, plan: Any, ctx: Any) -> Iterator[Batch]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,6 +9,7 @@ import torch
 
 from gainstage.registry import RecipeError, component
 from gainstage.types import Ctx
+from gainstage.update.statistics import normalizers
 
 
 @component("update")
@@ -34,18 +34,12 @@ class DataStatistics:
         if not hasattr(store, "lengths"):
             raise RecipeError("update.data_statistics: it needs a store of recorded episodes: offline or windows")
         known = self.roles or sorted(ctx.models.handles)  # type: ignore[attr-defined]
-        found = list(self._statistics(ctx, known))
+        found = normalizers(ctx, known)
         if not found:
             raise RecipeError(f"update.data_statistics: no role keeps statistics; set models.{known[0]}.normalise=true")
         for statistics in found:
             if float(statistics.count) == 0:
                 statistics.update(store.column("obs"))
-
-    def _statistics(self, ctx: Ctx, roles: list[str]) -> Iterator[Any]:
-        for role in roles:
-            for module in ctx.models[role].module.modules():
-                if type(module).__name__ == "ObservationNormalizer":
-                    yield module
 
 
 @component("update")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -38,8 +38,13 @@ class ObservationStatistics:
         self.seen: Batch | None = None
 
     def start(self, ctx: Ctx) -> None:
+        """Raises RecipeError: a role keeps no statistics."""
         for role in self.roles:
-            self._statistics(ctx, role)
+            if not normalizers(ctx, [role]):
+                raise RecipeError(
+                    f"update.observation_statistics: role {role!r} keeps no statistics; "
+                    f"set models.{role}.normalise=true, or remove the entry"
+                )
 
     def see(self, minibatch: Batch, ctx: Ctx) -> None:
         """Keep the iteration's first minibatch."""
@@ -52,20 +57,12 @@ class ObservationStatistics:
         if not isinstance(source, Batch):
             return
         seen = source["obs"][:, :-1].flatten(0, 1)
-        for role in self.roles:
-            for statistics in self._statistics(ctx, role):
-                statistics.update(seen)
-
-    def _statistics(self, ctx: Ctx, role: str) -> Sequence[Any]:
-        """Each set once, also where two trunks share it."""
-        found = {id(m): m for m in ctx.models[role].module.modules() if "ObservationNormalizer" in _kinds(m)}
-        if not found:
-            raise RecipeError(
-                f"update.observation_statistics: role {role!r} keeps no statistics; "
-                f"set models.{role}.normalise=true, or remove the entry"
-            )
-        return list(found.values())
+        for statistics in normalizers(ctx, self.roles):
+            statistics.update(seen)
 
 
-def _kinds(module: Any) -> list[str]:
-    return [kind.__name__ for kind in type(module).__mro__]
+def normalizers(ctx: Ctx, roles: Iterable[str]) -> list[Any]:
+    """The statistics of observations that nets keep; each set once, also where nets share it."""
+    found = (module for role in roles for module in ctx.models[role].module.modules())
+    kept = {id(m): m for m in found if any(kind.__name__ == "ObservationNormalizer" for kind in type(m).__mro__)}
+    return list(kept.values())

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from gainstage.credit.returns.td_targets import check_discounts
+from gainstage.credit.returns.td_targets import Discounting, td_target
 from gainstage.registry import RecipeError, component
 from gainstage.types import Batch, Ctx, column
 
@@ -47,39 +47,47 @@ def project(
     return out.scatter_add_(1, place.ceil().long(), probs * above), outside
 
 
-def ensemble_mixture(probs: Tensor, mix: float) -> Tensor:
-    """Each member's distribution drawn towards that of all: `(1 - mix) p_m + mix mean_m p`, `"M N A K"` as `probs`.
-
-    Probabilities are averaged, so that disagreement stays as spread (arXiv 2003.10903).
-    """
-    return probs.lerp(probs.mean(0, keepdim=True).expand_as(probs), mix)
-
-
 def cramer(p: Tensor, q: Tensor, step: float | Tensor) -> Tensor:
     """Squared Cramer distance of distributions on atoms `step` apart, `"*"`: `sum (F_p - F_q)^2 step` of `"* K"`."""
     return ((p.cumsum(-1) - q.cumsum(-1)).square() * step).sum(-1)
 
 
-class Outside:
-    """Watches how much of the targets falls outside the support."""
+class OnAtoms(Discounting):
+    """A target on fixed atoms, which watches how much of it falls outside of them."""
 
-    def __init__(self) -> None:
-        self.draws = 0
+    writes = ("target_probs",)
+    outside = 0
+    """Draws in a row with most of the mass outside."""
 
-    def see(self, share: float, ctx: Ctx) -> None:
-        """Raises RecipeError: more than half for `PATIENCE` draws in a row."""
+    def target_of(self, after: Tensor, support: Tensor, batch: Batch, ctx: Ctx) -> dict[str, Tensor]:
+        """The column, from the distribution after each row's reward, `"N K"`.
+
+        Raises:
+            RecipeError: more than half of the mass lay outside for `PATIENCE` draws in a row.
+        """
+        target, outside = project(
+            after, batch["rewards"][:, 0], batch["terminated"][:, 0], self.discount(batch), support
+        )
+        share = float(outside.mean())
         ctx.log("target/outside_support", share)
-        self.draws = self.draws + 1 if share > 0.5 else 0
-        if self.draws >= PATIENCE:
+        self.outside = self.outside + 1 if share > 0.5 else 0
+        if self.outside >= PATIENCE:
             raise RecipeError(
                 f"more than half of the target's mass lay outside the atoms for {PATIENCE} draws in a row; "
                 "widen models.policy.low and models.policy.high, or scale the rewards"
             )
+        return {"target_probs": target.unsqueeze(1)}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"outside": self.outside}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.outside = int(state["outside"])
 
 
 @dataclass
-class DistributionTarget:
-    """What every such target needs: rewards, ends, the distribution after them.
+class DistributionTarget(Discounting):
+    """The distribution of the best choice after the reward.
 
     Args:
         gamma: discount of one step.
@@ -87,23 +95,13 @@ class DistributionTarget:
         double: the learning net picks the action, the lagging one says how its return is distributed.
     """
 
-    gamma: float = 0.99
     policy: str = "policy"
     target: str = "policy_target"
     double: bool = False
 
-    needs = ("obs", "rewards", "terminated", "discount?")
-
     def __post_init__(self) -> None:
-        if not 0 <= self.gamma <= 1:
-            raise ValueError(f"gamma must lie in [0, 1], got {self.gamma}")
+        super().__post_init__()
         self.uses = (self.policy, self.target)
-
-    def start(self, ctx: Ctx) -> None:
-        check_discounts(ctx, self.gamma)
-
-    def discount(self, batch: Batch) -> float | Tensor:
-        return batch["discount"][:, 0] if "discount" in batch else self.gamma
 
     def pick(self, found: Tensor, own: Tensor, obs: Tensor, ctx: Ctx) -> Tensor:
         """What `found "N A K"` says of the best action: by `own "N A"`, or by the learning net's values."""
@@ -113,30 +111,14 @@ class DistributionTarget:
 
 @component("credit", "categorical_target")
 @dataclass
-class CategoricalTarget(DistributionTarget):
+class CategoricalTarget(DistributionTarget, OnAtoms):
     """C51's target: the distribution of the best choice after the reward, moved, cut and spread on the atoms again."""
-
-    writes = ("target_probs",)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.outside = Outside()
 
     def estimate(self, batch: Batch, ctx: Ctx) -> dict[str, Tensor]:
         obs, role = batch["obs"][:, -1], ctx.models[self.target]
         probs = role.probs(obs)
         picked = self.pick(probs, probs @ role.support, obs, ctx)
-        target, outside = project(
-            picked, batch["rewards"][:, 0], batch["terminated"][:, 0], self.discount(batch), role.support
-        )
-        self.outside.see(float(outside.mean()), ctx)
-        return {"target_probs": target.unsqueeze(1)}
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"outside": self.outside.draws}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.outside.draws = int(state["outside"])
+        return self.target_of(picked, role.support, batch, ctx)
 
 
 @component("credit", "quantile_target")
@@ -150,23 +132,19 @@ class QuantileTarget(DistributionTarget):
         obs = batch["obs"][:, -1]
         quantiles = ctx.models[self.target].quantiles(obs)
         after = self.pick(quantiles, quantiles.mean(-1), obs, ctx)
-        discount = (
-            torch.as_tensor(self.discount(batch), dtype=after.dtype, device=after.device)
-            .expand(len(after))
-            .unsqueeze(1)
-        )
-        ends = batch["terminated"][:, 0].bool().unsqueeze(1)
-        target = batch["rewards"][:, :1] + torch.where(ends, torch.zeros_like(after), discount * after)
+        discount = batch.columns.get("discount", self.gamma)
+        target = td_target(batch["rewards"], batch["terminated"], after, discount)
         return {"target_quantiles": target.unsqueeze(1)}
 
 
 @component("credit", "ensemble_target")
 @dataclass
-class EnsembleTarget:
+class EnsembleTarget(OnAtoms):
     """Every member learns towards the return distribution of the whole group (arXiv 2003.10903).
 
     Rows come in as many equal blocks as there are members, the first block is the first member's. A row's member reads
-    `(1 - mix) p_member + mix p_average` after its reward, for the action as for the target.
+    `(1 - mix) p_member + mix p_average` after its reward, for the action as for the target. Probabilities are averaged,
+    so that disagreement stays as spread.
 
     Args:
         gamma: discount of one step.
@@ -175,22 +153,15 @@ class EnsembleTarget:
         greedy: who picks the action: the `mixed` distribution, or the member's `own`.
     """
 
-    gamma: float = 0.99
     target: str = "policy_target"
     mix: float = 1.0
     greedy: Literal["mixed", "own"] = "mixed"
 
-    needs = ("obs", "rewards", "terminated", "discount?")
-    writes = ("target_probs",)
-
     def __post_init__(self) -> None:
-        if not 0 <= self.gamma <= 1 or not 0 <= self.mix <= 1:
-            raise ValueError(f"gamma and mix must lie in [0, 1], got {self.gamma} and {self.mix}")
+        super().__post_init__()
+        if not 0 <= self.mix <= 1:
+            raise ValueError(f"mix must lie in [0, 1], got {self.mix}")
         self.uses = (self.target,)
-        self.outside = Outside()
-
-    def start(self, ctx: Ctx) -> None:
-        check_discounts(ctx, self.gamma)
 
     def estimate(self, batch: Batch, ctx: Ctx) -> dict[str, Tensor]:
         role = ctx.models[self.target]
@@ -199,17 +170,7 @@ class EnsembleTarget:
         ctx.log("ensemble/disagreement", float(cramer(probs, mean.expand_as(probs), support[1] - support[0]).mean()))
         member = role.member_of(batch.rows)
         rows = torch.arange(batch.rows, device=member.device)
-        mixed = ensemble_mixture(probs, self.mix)[member, rows]
-        best = ((probs[member, rows] if self.greedy == "own" else mixed) @ support).argmax(-1)
-        discount = batch["discount"][:, 0] if "discount" in batch else self.gamma
-        target, outside = project(
-            mixed[rows, best], batch["rewards"][:, 0], batch["terminated"][:, 0], discount, support
-        )
-        self.outside.see(float(outside.mean()), ctx)
-        return {"target_probs": target.unsqueeze(1)}
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"outside": self.outside.draws}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.outside.draws = int(state["outside"])
+        own = probs[member, rows]
+        mixed = own.lerp(mean, self.mix)
+        best = ((own if self.greedy == "own" else mixed) @ support).argmax(-1)
+        return self.target_of(mixed[rows, best], support, batch, ctx)

@@ -57,7 +57,8 @@ class EpisodeSuccess:
     Args:
         by: `success` = the environment says so at some step; `return` = the undiscounted return reaches the threshold.
         threshold: return that counts as success.
-        quantile: instead of `threshold`: above this quantile of the latest episodes' returns, in [0, 1).
+        quantile: instead of `threshold`: above this quantile of the latest episodes' returns, in [0, 1); where none of
+            the batch's lies above it, those that reach it.
         window: episodes that the quantile is taken over; 0 = those of the batch.
     """
 
@@ -117,7 +118,8 @@ class EpisodeSuccess:
         if not found:
             return torch.zeros_like(pieces.whole)
         bar = torch.quantile(torch.tensor(found, dtype=torch.float64), float(self.quantile or 0.0))
-        return returns > bar if self.quantile else returns >= bar
+        above = (returns > bar) & pieces.whole
+        return above if self.quantile and bool(above.any()) else returns >= bar
 
     def statistics(self, batch: Batch) -> dict[str, float]:
         """Shares of episodes and decisions that are imitated."""

@@ -8,7 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gainstage.credit.returns.td_targets import SmoothedTarget, Target, pessimistic, td_target
+from gainstage.credit.returns.td_targets import SmoothedTarget, Target
+from gainstage.credit.tokens.whiten import whiten
+from gainstage.ops.members import one_value
 from gainstage.ops.reward_to_go import reward_to_go
 from gainstage.registry import component
 from gainstage.types import Batch, Ctx, column
@@ -55,15 +57,10 @@ class LowerTarget(SmoothedTarget):
         self.uses: tuple[str, ...] = (*self.uses, self.online)  # type: ignore[assignment]
 
     def estimate(self, batch: Batch, ctx: Ctx) -> dict[str, Tensor]:
-        obs, rewards, terminated = batch["obs"][:, -1], batch["rewards"][:, 0], batch["terminated"][:, 0]
-        discount = batch["discount"][:, 0] if "discount" in batch else self.gamma
-        action, _ = ctx.models[self.actor].sample(obs)
-        shift = (self.noise * torch.randn_like(action)).clamp(-self.noise_clip, self.noise_clip)
-        action = (action + shift).clamp(-1, 1)
+        obs = batch["obs"][:, -1]
+        action = self.smoothed(obs, ctx)
         both = [
-            td_target(
-                rewards, terminated, pessimistic(ctx.models[role].q(obs, action), self.members), discount, self.clip
-            )
+            self.returns(batch, one_value(ctx.models[role].q(obs, action), self.members))
             for role in (self.critic, self.online)
         ]
         return {"returns": both[0].unsqueeze(1), "state_returns": torch.minimum(*both).unsqueeze(1)}
@@ -89,7 +86,7 @@ class ActionAdvantage:
 
     def estimate(self, batch: Batch, ctx: Ctx) -> dict[str, Tensor]:
         obs = batch["obs"][:, 0]
-        q = pessimistic(ctx.models[self.critic].q(obs, batch["actions"][:, 0]))
+        q = one_value(ctx.models[self.critic].q(obs, batch["actions"][:, 0]))
         return {"advantage": q - ctx.models[self.value].v(obs)}
 
 
@@ -116,7 +113,7 @@ class RecordedReturns:
     def estimate(self, batch: Batch, ctx: Ctx) -> dict[str, Tensor]:
         store: Any = ctx.store
         if self.table is None:
-            self.table = reward_to_go(store.column("rewards"), store.lengths, self.gamma)
+            self.table = reward_to_go(store.column("rewards"), store.lengths, self.gamma).float()
         assert batch.origin is not None
         row, step = batch.origin
         assert step is not None
@@ -132,7 +129,7 @@ class StateAdvantage:
 
     Args:
         value: role with state values.
-        scale: divide by the batch's standard deviation, so that a temperature means the same in every task.
+        scale: bring the batch to mean 0 and std 1, so that a temperature means the same in every task.
     """
 
     value: str = "value"
@@ -146,4 +143,4 @@ class StateAdvantage:
 
     def estimate(self, batch: Batch, ctx: Ctx) -> dict[str, Tensor]:
         gap = batch["returns"][:, 0] - ctx.models[self.value].v(batch["obs"][:, 0])
-        return {"advantage": (gap - gap.mean()) / gap.std().clamp(min=1e-6) if self.scale and len(gap) > 1 else gap}
+        return {"advantage": whiten(gap, torch.ones_like(gap, dtype=torch.bool), ddof=1) if self.scale else gap}

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
+from gainstage.ops.members import one_value
 from gainstage.registry import RecipeError, component
 from gainstage.types import Batch, Ctx
 
@@ -22,60 +22,61 @@ def td_target(
     it may be anything, NaN included.
 
     Args:
-        rewards, terminated, after: `"N"`; `after` is the value of the true next observation.
+        rewards, terminated, after: `"N"`, or shapes that broadcast; `after` is the value of the true next observation.
         gamma: discount, or what the value counts for each row (n-step).
     """
     target = rewards + torch.where(terminated.bool(), torch.zeros_like(after), gamma * after)
     return target if clip is None else target.clamp(*clip)
 
 
-def check_discounts(ctx: Ctx, gamma: float) -> None:
-    """Whether a store that adds up rewards discounts as the target does.
-
-    Raises:
-        RecipeError: it does not.
-    """
-    if getattr(ctx.store, "n_step", 1) > 1 and ctx.store.gamma != gamma:
-        raise RecipeError(
-            f"the store adds up {ctx.store.n_step} rewards at discount {ctx.store.gamma}, the target continues at "
-            f"{gamma}; set store.replay.gamma={gamma}"
-        )
-
-
-def pessimistic(q: Tensor, how: Literal["min", "mean", "max"] = "min") -> Tensor:
-    """One value of several members: `q "M N"` to `"N"`."""
-    if how == "mean":
-        return q.mean(0)
-    return functools.reduce(torch.minimum if how == "min" else torch.maximum, q.unbind(0))
-
-
 @dataclass
-class Target:
-    """What every target needs: rewards, ends, the value after them.
+class Discounting:
+    """What every target of replayed transitions reads, and what the value after one of them counts.
 
     Args:
         gamma: discount of one step.
-        clip: least and largest possible return, where they are known.
     """
 
     gamma: float = 0.99
-    clip: tuple[float, float] | None = None
 
     needs = ("obs", "rewards", "terminated", "discount?")
-    writes = ("returns",)
 
     def __post_init__(self) -> None:
         if not 0 <= self.gamma <= 1:
             raise ValueError(f"gamma must lie in [0, 1], got {self.gamma}")
 
     def start(self, ctx: Ctx) -> None:
-        check_discounts(ctx, self.gamma)
+        """Raises RecipeError: the store adds up rewards and discounts them otherwise."""
+        if getattr(ctx.store, "n_step", 1) > 1 and ctx.store.gamma != self.gamma:
+            raise RecipeError(
+                f"the store adds up {ctx.store.n_step} rewards at discount {ctx.store.gamma}, the target continues at "
+                f"{self.gamma}; set store.replay.gamma={self.gamma}"
+            )
+
+    def discount(self, batch: Batch) -> float | Tensor:
+        """Of all rows, or of each, `"N"`, where their rewards span several steps."""
+        return batch["discount"][:, 0] if "discount" in batch else self.gamma
+
+
+@dataclass
+class Target(Discounting):
+    """Returns from the reward and one value after it.
+
+    Args:
+        gamma: discount of one step.
+        clip: least and largest possible return, where they are known.
+    """
+
+    clip: tuple[float, float] | None = None
+
+    writes = ("returns",)
 
     def estimate(self, batch: Batch, ctx: Ctx) -> dict[str, Tensor]:
-        after = self.after(batch, batch["obs"][:, -1], ctx)
-        discount = batch["discount"][:, 0] if "discount" in batch else self.gamma
-        target = td_target(batch["rewards"][:, 0], batch["terminated"][:, 0], after, discount, self.clip)
-        return {"returns": target.unsqueeze(1)}
+        return {"returns": self.returns(batch, self.after(batch, batch["obs"][:, -1], ctx)).unsqueeze(1)}
+
+    def returns(self, batch: Batch, after: Tensor) -> Tensor:
+        """The target of each row whose reward is followed by the value `after`, `"N"`."""
+        return td_target(batch["rewards"][:, 0], batch["terminated"][:, 0], after, self.discount(batch), self.clip)
 
     def after(self, batch: Batch, obs: Tensor, ctx: Ctx) -> Tensor:
         """Value of the observation after each row's reward, `"N"`."""
@@ -103,7 +104,7 @@ class SoftTarget(Target):
 
     def after(self, batch: Batch, obs: Tensor, ctx: Ctx) -> Tensor:
         action, logp = ctx.models[self.actor].sample(obs)
-        value = pessimistic(ctx.models[self.critic].q(obs, action), self.members)
+        value = one_value(ctx.models[self.critic].q(obs, action), self.members)
         return value - ctx.models[self.alpha].value * logp if self.alpha else value
 
 
@@ -130,11 +131,15 @@ class SmoothedTarget(Target):
         self.uses = (self.actor, self.critic)
 
     def after(self, batch: Batch, obs: Tensor, ctx: Ctx) -> Tensor:
+        return one_value(ctx.models[self.critic].q(obs, self.smoothed(obs, ctx)), self.members)
+
+    def smoothed(self, obs: Tensor, ctx: Ctx) -> Tensor:
+        """The actor's action under clipped noise, inside [-1, 1]."""
         action, _ = ctx.models[self.actor].sample(obs)
-        if self.noise:
-            shift = (self.noise * torch.randn_like(action)).clamp(-self.noise_clip, self.noise_clip)
-            action = (action + shift).clamp(-1, 1)
-        return pessimistic(ctx.models[self.critic].q(obs, action), self.members)
+        if not self.noise:
+            return action
+        shift = (self.noise * torch.randn_like(action)).clamp(-self.noise_clip, self.noise_clip)
+        return (action + shift).clamp(-1, 1)
 
 
 @component("credit", "q_target")

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from gainstage.credit.returns.td_targets import td_target
 from gainstage.ops.value_maps import ValueMap, forward
 from gainstage.registry import component
 from gainstage.types import Batch, Ctx, column
@@ -55,7 +56,7 @@ def mapped_target(
     if bound is not None:
         after = after.clamp(0, bound)
         now = now.clamp(0, bound) if clip_now else now
-    sample = rewards + torch.where(terminated.bool(), torch.zeros_like(after), gamma * after)
+    sample = td_target(rewards, terminated, after, gamma)
     sample = sample if cap is None else sample.clamp(max=cap)
     lowest = [f.floor for f in maps]
     if floor == "sample":
@@ -90,7 +91,7 @@ class MappedTarget:
     bounded_now: bool = True
     floor: Floor = "mean"
 
-    needs = ("obs", "actions", "terminated", "channel_rewards", "discount?")
+    needs = ("obs", "actions", "terminated", "channel_rewards")
     writes = ("mapped_targets",)
 
     def __post_init__(self) -> None:
@@ -107,7 +108,6 @@ class MappedTarget:
         now = learning.channel_values(batch["obs"][:, 0])[:, rows, batch["actions"][:, 0]]
         target = mapped_target(
             batch["channel_rewards"][:, 0].T, batch["terminated"][:, 0], every[:, rows, best], now, learning.maps,
-            batch["discount"][:, 0] if "discount" in batch else learning.gamma, self.beta,
-            learning.bound if self.bounded else None, self.bounded_now, self.floor,
+            learning.gamma, self.beta, learning.bound if self.bounded else None, self.bounded_now, self.floor,
         )  # fmt: skip
         return {"mapped_targets": target.T.unsqueeze(1)}

@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeVar
 import torch
 from torch import Tensor
 
+from gainstage.ops.filters import forward_filter
 from gainstage.ops.moments import RunningMoments
 from gainstage.registry import component
 from gainstage.types import Batch, Ctx
@@ -128,15 +129,8 @@ class ReturnScale:
 
     def observe(self, fresh: Batch, ctx: Ctx) -> None:
         """Take in the fragment that was just collected: one row a copy, in the order of the iteration before."""
-        rewards, real = fresh["rewards"].double(), fresh["mask"].bool()
-        ends = fresh["terminated"] | fresh["cut"]
-        running = rewards.new_zeros(len(rewards)) if self.running is None else self.running
-        sums = torch.empty_like(rewards)
-        for t in range(rewards.shape[1]):
-            running = torch.where(real[:, t], self.gamma * running + rewards[:, t], running)
-            sums[:, t] = running
-            running = torch.where(ends[:, t], 0.0, running)
-        self.running = running
+        real, ends = fresh["mask"].bool(), fresh["terminated"] | fresh["cut"]
+        sums, self.running = forward_filter(fresh["rewards"].double(), self.running, self.gamma, real, ends)
         self.moments.update(sums, real)
 
     def shape(self, batch: Batch, ctx: Ctx) -> Tensor:

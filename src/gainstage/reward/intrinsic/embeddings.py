@@ -13,6 +13,7 @@ from torch import Tensor
 from gainstage.models.representation import TransitionEmbedding, forward_error
 from gainstage.registry import RecipeError, component
 from gainstage.reward.intrinsic.counts import Counting, Scope, count_bonus, impact
+from gainstage.reward.intrinsic.fitting import descend, passes
 from gainstage.reward.intrinsic.inputs import net, numbers, shape_of
 from gainstage.types import Batch, Ctx
 from gainstage.types.spaces import Box, Discrete, describe_space
@@ -75,10 +76,8 @@ class Embedded:
         real = fresh["mask"].bool()
         obs, after = (numbers(self.space, x[real]) for x in (fresh["obs"][:, :-1], fresh["next_obs"]))
         actions = fresh["actions"][real]
-        losses = []
-        for _ in range(self.epochs):
-            for rows in torch.randperm(len(obs), device=obs.device).chunk(self.minibatches):
-                losses.append(self._learn(obs[rows], after[rows], actions[rows]))
+        parts = passes(len(obs), self.epochs, self.minibatches, obs.device)
+        losses = [self._learn(obs[rows], after[rows], actions[rows]) for rows in parts]
         with torch.no_grad():
             spread = self.nets(obs).std(0, unbiased=False) if len(obs) else torch.ones(1)
         size = sum(p.numel() for p in self.nets.parameters())
@@ -95,12 +94,7 @@ class Embedded:
     def _learn(self, obs: Tensor, after: Tensor, actions: Tensor) -> float:
         ahead, back = self.nets.errors(obs, after, actions)
         loss = self.forward_weight * ahead.mean() + self.inverse_weight * back.mean()
-        if not bool(torch.isfinite(loss)):
-            raise FloatingPointError("the embedding's loss is not finite; lower its lr")
-        self.opt.zero_grad(set_to_none=True)
-        loss.backward()
-        self.opt.step()
-        return float(loss.detach())
+        return descend(self.opt, loss, "the embedding's")
 
     def state_dict(self) -> dict[str, Any]:
         return {"nets": self.nets.state_dict(), "optimizer": self.opt.state_dict(), "warned": self.warned}
@@ -158,9 +152,10 @@ class ImpactBonus(Embedded):
     def bonus(self, batch: Batch) -> Tensor:
         """`Float "B T"`, 0 where nothing was decided."""
         n = batch["visit_counts"] if self.use_counts else torch.ones_like(batch["visit_counts"])
-        paid = count_bonus(n)
         if self.use_impact:
             paid = impact(self.embed(batch["obs"][:, :-1]), self.embed(batch["next_obs"]), n)
+        else:
+            paid = count_bonus(n)
         return torch.where(batch["mask"].bool(), paid, 0.0)
 
     def shape(self, batch: Batch, ctx: Ctx) -> Tensor:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
 from gainstage.models.mlp import MLP, ConvEncoder
-from gainstage.types.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
+from gainstage.types.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space, random_choices
 
 
 def numbers(space: Space, obs: Tensor) -> Tensor:
@@ -38,12 +38,8 @@ def net(shape: tuple[int, ...], hidden: list[int], out: int, act: str = "relu") 
 
 def random_actions(space: Space, count: int, device: torch.device) -> Tensor:
     """Actions as the environment takes them, all alike; where a Box has no bounds, standard normal."""
-    if isinstance(space, Discrete):
-        return torch.randint(space.n, (count,), device=device)
-    if isinstance(space, MultiDiscrete):
-        return torch.stack([torch.randint(n, (count,), device=device) for n in space.nvec], 1)
-    if isinstance(space, MultiBinary):
-        return torch.randint(2, (count, space.n), device=device)
+    if not isinstance(space, Box):
+        return random_choices(space, count).to(device)
     if not space.bounded:
         return torch.randn(count, *space.shape, device=device)
     low, high = space.low.to(device), space.high.to(device)

@@ -13,8 +13,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from gainstage.ops.moments import merge
+from gainstage.ops.filters import forward_filter
+from gainstage.ops.moments import RunningMoments
 from gainstage.registry import component
+from gainstage.reward.intrinsic.fitting import descend, passes
 from gainstage.reward.intrinsic.inputs import net, numbers, random_actions, shape_of
 from gainstage.types import Batch, Ctx, column
 
@@ -24,8 +26,8 @@ FIRST = 1e-4
 """Weight of the moments that everything starts from (mean 0, variance 1)."""
 CLIP = 5.0
 """Bound of a standardised observation."""
-FLOOR = 1e-8
-"""Least variance of observations and of filtered bonuses."""
+FLOOR = 1e-4
+"""Least std of observations and of filtered bonuses."""
 PARALLEL = 32
 """Copies whose steps train the predictor in full; of more, as many steps are drawn."""
 
@@ -33,54 +35,6 @@ PARALLEL = 32
 def prediction_error(target: Tensor, predicted: Tensor) -> Tensor:
     """Mean squared difference over the features, `"N K" -> "N"`."""
     return (target - predicted).square().mean(-1)
-
-
-def forward_filter(bonus: Tensor, carry: Tensor, gamma: float, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """`F_t = gamma F_(t-1) + i_t` along time, never begun anew at the ends of episodes.
-
-    Args:
-        bonus: `Float "B T"`, a row a copy.
-        carry: `"B"`, what the rollout before left.
-        mask: `Bool "B T"`; a step where nothing was decided leaves the sum as it is.
-
-    Returns:
-        All sums `"B T"`, and the last ones.
-    """
-    sums = torch.empty_like(bonus)
-    for t in range(bonus.shape[1]):
-        moved = gamma * carry + bonus[:, t]
-        carry = moved if mask is None else torch.where(mask[:, t], moved, carry)
-        sums[:, t] = carry
-    return sums, carry
-
-
-@dataclass
-class Moments:
-    """Count, mean and population variance, from a start that counts next to nothing (Chan et al. 1983)."""
-
-    shape: tuple[int, ...] = ()
-    state: tuple[Tensor, Tensor, Tensor] = field(init=False)
-
-    def __post_init__(self) -> None:
-        double: dict[str, Any] = {"dtype": torch.float64}
-        self.state = (
-            torch.tensor(FIRST, **double), torch.zeros(self.shape, **double), torch.ones(self.shape, **double)
-        )  # fmt: skip
-
-    def update(self, x: Tensor) -> None:
-        """Take in `"N *shape"`."""
-        if len(x):
-            x = x.detach().to("cpu", torch.float64)
-            count = torch.tensor(float(len(x)), dtype=torch.float64)
-            self.state = merge(self.state, (count, x.mean(0), x.var(0, unbiased=False)))
-
-    @property
-    def mean(self) -> Tensor:
-        return self.state[1]
-
-    @property
-    def var(self) -> Tensor:
-        return self.state[2].clamp(min=FLOOR)
 
 
 @component("reward")
@@ -143,7 +97,7 @@ class NoveltyBonus:
         wider = [*self.hidden, *self.hidden[-1:] * 2]
         self.predictor = net(shape, wider, self.features).to(ctx.device)
         self.opt = torch.optim.Adam(self.predictor.parameters(), lr=self.lr)
-        self.seen, self.sums = Moments(shape), Moments()
+        self.seen, self.sums = RunningMoments(shape, prior=FIRST), RunningMoments(prior=FIRST)
         self.carry: Tensor | None = None
         if self.warmup:
             self._warm_up(ctx)
@@ -160,8 +114,13 @@ class NoveltyBonus:
     def standardised(self, obs: Tensor) -> Tensor:
         """What both nets read: `clip((o - mean) / std, -5, 5)`."""
         x = numbers(self.space, obs)
-        mean, scale = (m.to(x.device, torch.float32) for m in (self.seen.mean, self.seen.var.rsqrt()))
-        return ((x - mean) * scale).clamp(-CLIP, CLIP)
+        mean, std = (m.to(x.device, torch.float32) for m in (self.seen.mean, self.seen.std.clamp(min=FLOOR)))
+        return ((x - mean) / std).clamp(-CLIP, CLIP)
+
+    @property
+    def scale(self) -> float:
+        """What a bonus is divided by: the std of its discounted sum."""
+        return float(self.sums.std.clamp(min=FLOOR))
 
     @torch.no_grad()
     def raw(self, next_obs: Tensor) -> Tensor:
@@ -185,15 +144,14 @@ class NoveltyBonus:
     def observe(self, fresh: Batch, ctx: Ctx) -> None:
         """Follow the discounted sums of the bonus through the fragment that was just collected, a row a copy."""
         bonus, real = self.raw(fresh["next_obs"]).double(), fresh["mask"].bool()
-        carry = bonus.new_zeros(len(bonus)) if self.carry is None else self.carry
-        sums, self.carry = forward_filter(bonus, carry, self.gamma, real)
-        self.sums.update(sums[real])
+        sums, self.carry = forward_filter(bonus, self.carry, self.gamma, real)
+        self.sums.update(sums, real)
         ctx.log("bonus/raw", float(bonus[real].mean()) if bool(real.any()) else 0.0)
-        ctx.log("bonus/scale", float(self.sums.var.sqrt()))
+        ctx.log("bonus/scale", self.scale)
 
     def shape(self, batch: Batch, ctx: Ctx) -> Tensor:
         """`Float "B T"`: the error over the std of its discounted sum."""
-        bonus = torch.where(batch["mask"].bool(), self.raw(batch["next_obs"]), 0.0) / float(self.sums.var.sqrt())
+        bonus = torch.where(batch["mask"].bool(), self.raw(batch["next_obs"]), 0.0) / self.scale
         ctx.log("bonus/mean", float(bonus.mean()))
         return bonus
 
@@ -209,10 +167,9 @@ class NoveltyBonus:
             wanted = self.target(x)
         share = min(1.0, PARALLEL / fresh.rows) if self.share is None else self.share
         losses = []
-        for _ in range(self.epochs):
-            for rows in torch.randperm(len(x), device=x.device).chunk(self.minibatches):
-                kept = (torch.rand(len(rows), device=x.device) < share).float()
-                losses.append(self._learn(x[rows], wanted[rows], kept))
+        for rows in passes(len(x), self.epochs, self.minibatches, x.device):
+            kept = (torch.rand(len(rows), device=x.device) < share).float()
+            losses.append(self._learn(x[rows], wanted[rows], kept))
         sizes = [sum(p.numel() for p in module.parameters()) for module in (self.target, self.predictor)]
         ctx.meter.charge("gradient_steps", len(losses))
         ctx.meter.charge("flops", (4 * sum(sizes) + 6 * self.epochs * sizes[1]) * float(len(x)))
@@ -221,18 +178,13 @@ class NoveltyBonus:
     @torch.enable_grad()
     def _learn(self, x: Tensor, wanted: Tensor, kept: Tensor) -> float:
         loss = (kept * prediction_error(wanted, self.predictor(x))).sum() / kept.sum().clamp(min=1)
-        if not bool(torch.isfinite(loss)):
-            raise FloatingPointError("novelty_bonus: the predictor's loss is not finite; lower reward.novelty_bonus.lr")
-        self.opt.zero_grad(set_to_none=True)
-        loss.backward()
-        self.opt.step()
-        return float(loss.detach())
+        return descend(self.opt, loss, "novelty_bonus: the predictor's")
 
     def state_dict(self) -> dict[str, Any]:
         """Both nets: a new random target after a restart would make everything new again."""
         return {
             "target": self.target.state_dict(), "predictor": self.predictor.state_dict(),
-            "optimizer": self.opt.state_dict(), "seen": list(self.seen.state), "sums": list(self.sums.state),
+            "optimizer": self.opt.state_dict(), "seen": self.seen.state_dict(), "sums": self.sums.state_dict(),
             "carry": self.carry,
         }  # fmt: skip
 
@@ -240,5 +192,6 @@ class NoveltyBonus:
         self.target.load_state_dict(state["target"])
         self.predictor.load_state_dict(state["predictor"])
         self.opt.load_state_dict(state["optimizer"])
-        self.seen.state, self.sums.state = tuple(state["seen"]), tuple(state["sums"])
+        self.seen.load_state_dict(state["seen"])
+        self.sums.load_state_dict(state["sums"])
         self.carry = state["carry"]

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
+from gainstage.ops.schedules import Schedule
 from gainstage.registry import RecipeError, component
 from gainstage.types import Batch, Ctx, Index, column
 
@@ -97,6 +97,7 @@ class Prioritized:
                 raise ValueError(f"{name} must lie in [0, 1], got {getattr(self, name)}")
         if not self.eps > 0:
             raise ValueError(f"eps must be positive, got {self.eps}")
+        self.correction = Schedule("linear", self.beta, self.beta_end)
         self.tree: SumTree | None = None
         self.highest, self.known = 1.0, 0
 
@@ -111,10 +112,10 @@ class Prioritized:
         slices = (np.arange(n) + torch.rand(n, dtype=torch.float64).numpy()) * (tree.total / n)
         leaf = tree.find(np.minimum(slices, np.nextafter(tree.total, 0)))
         share = tree.leaves[leaf] / tree.total
-        beta = self.beta + (self.beta_end - self.beta) * ctx.progress
+        beta = self.correction(ctx.progress)
         weight = (len(store) * share) ** -beta
         ctx.log("replay/beta", beta)
-        return self._index(store, leaf, weight / weight.max())
+        return store.index(torch.from_numpy(leaf), torch.from_numpy(weight / weight.max()).float())
 
     def feedback(self, minibatch: Batch, ctx: Ctx) -> None:
         """New priorities of the rows that were learned from.
@@ -128,7 +129,7 @@ class Prioritized:
         copy, step = minibatch.origin[0], minibatch.origin[1]
         error = minibatch["td_error"].reshape(minibatch.rows, -1)[:, 0].abs().double().cpu().numpy() + self.eps
         self.highest = max(self.highest, float(error.max()))
-        self.tree.set(self._leaf(ctx.store, copy, step), error**self.alpha)
+        self.tree.set(ctx.store.place(step, copy).cpu().numpy(), error**self.alpha)
 
     def _follow(self, store: Any) -> SumTree:
         """The tree with all that was stored since the last look."""
@@ -140,17 +141,9 @@ class Prioritized:
             weight = np.full(len(step), self.highest**self.alpha)
             if store.holes:
                 weight *= store.at("mask", step, copy).numpy()
-            self.tree.set(self._leaf(store, copy, step), weight)
+            self.tree.set(store.place(step, copy).numpy(), weight)
             self.known = store.clock
         return self.tree
-
-    def _leaf(self, store: Any, copy: Tensor, step: Tensor) -> NDArray[np.int64]:
-        return ((step % store.length) * store.copies + copy).cpu().numpy()
-
-    def _index(self, store: Any, leaf: NDArray[np.int64], weight: Array) -> Index:
-        place, copy = torch.from_numpy(leaf // store.copies), torch.from_numpy(leaf % store.copies)
-        step = store.oldest + (place - store.oldest) % store.length
-        return Index(copy, step, torch.from_numpy(weight).float())
 
     def state_dict(self) -> dict[str, Any]:
         leaves = None if self.tree is None else torch.from_numpy(self.tree.leaves.copy())

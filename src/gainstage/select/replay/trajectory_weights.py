@@ -101,6 +101,8 @@ class EpisodeDraws:
 
     def __init__(self) -> None:
         self.mass: Tensor | None = None
+        self.worth = 0.0
+        """Transitions that a weighted draw is worth."""
 
     def weights(self, store: Any) -> Tensor:
         """One weight an episode, `"E"`."""
@@ -124,8 +126,10 @@ class EpisodeDraws:
         if not hasattr(view, "lengths"):
             raise RecipeError(f"{name} weighs recorded episodes; it needs the store offline or windows")
         weights = self.weights(view)
-        for key, value in return_statistics(view.returns(), view.lengths, weights).items():
+        statistics = return_statistics(view.returns(), view.lengths, weights)
+        for key, value in statistics.items():
             ctx.log(f"data/{key}", value)
+        self.worth = statistics["ess"]
         return (weights * view.lengths).cumsum(0)
 
 
@@ -165,16 +169,14 @@ class TrajectoryWeights(EpisodeDraws):
     def choose(self, view: Any, n: int, ctx: Any, inner: Any = None) -> Index:
         first = self.mass is None
         index = super().choose(view, n, ctx, inner)
-        if first:
-            ess = return_statistics(view.returns(), view.lengths, self.weights(view))["ess"]
-            if ess < n:
-                said = (
-                    f"select.trajectory_weights: alpha {self.alpha} is too small: the draw is worth {ess:.0f} "
-                    f"transitions, a minibatch has {n}; raise alpha"
-                )
-                if self.strict:
-                    raise RecipeError(said)
-                warnings.warn(said, stacklevel=2)
+        if first and self.worth < n:
+            said = (
+                f"select.trajectory_weights: alpha {self.alpha} is too small: the draw is worth {self.worth:.0f} "
+                f"transitions, a minibatch has {n}; raise alpha"
+            )
+            if self.strict:
+                raise RecipeError(said)
+            warnings.warn(said, stacklevel=2)
         return index
 
 

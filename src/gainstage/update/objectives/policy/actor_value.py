@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from gainstage.ops.members import one_value
 from gainstage.registry import RecipeError, component
 from gainstage.types import Batch, Ctx, column
 from gainstage.update.learner import Learner, Stats
@@ -55,7 +55,7 @@ class ActorValue(Learner):
         action, logp = ctx.models[self.train[0]].sample(obs)
         critic = ctx.models[self.critic]
         with still(critic.module):  # only the action's gradient is wanted
-            value = joined(critic.q(obs, action), self.members)
+            value = one_value(critic.q(obs, action), self.members)
         effort = self.action_l2 * action.square().mean() if self.action_l2 else 0.0
         if not self.alpha:
             return effort - value.mean(), {"actor/q": value.detach().mean()}
@@ -64,13 +64,6 @@ class ActorValue(Learner):
         alpha = ctx.models[self.alpha].value.detach()
         stats: Stats = {"actor/q": value.detach().mean(), "entropy/mean": -logp.detach().mean()}
         return (alpha * logp - value).mean() + effort, stats
-
-
-def joined(q: Tensor, members: Literal["min", "first", "mean"]) -> Tensor:
-    """One value of several critics': `q "M N"` to `"N"`."""
-    if members == "min":
-        return functools.reduce(torch.minimum, q.unbind(0))
-    return q[0] if members == "first" else q.mean(0)
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from gainstage.models.autoencoder import kl_to_normal
 from gainstage.registry import RecipeError, component
 from gainstage.types import Batch, Ctx
 from gainstage.update.learner import Learner, Stats
+from gainstage.update.objectives.policy.actor_value import still
 
 SMALLEST = 1e-6
 """Floor of the mean absolute value that the critic's term is divided by."""
@@ -76,7 +77,9 @@ class BehaviourTerm(Learner):
     def loss(self, mb: Batch, ctx: Ctx) -> tuple[Tensor, Stats]:
         obs, data = mb["obs"][:, 0], mb["actions"][:, 0]
         action, _ = ctx.models[self.train[0]].sample(obs)
-        q = first_value(ctx.models[self.critic], obs, action)
+        critic = ctx.models[self.critic]
+        with still(critic.module):  # only the action's gradient is wanted
+            q = critic.q(obs, action)[0]
         scale = self.alpha / q.detach().abs().mean().clamp(min=SMALLEST)
         target, gate, stats = self.target(obs, data, action, ctx)
         pull = behaviour_term(action, target, gate)
@@ -132,18 +135,6 @@ class GuidedTerm(BehaviourTerm):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
         self.updates = int(state["updates"])
-
-
-def first_value(critic: Any, obs: Tensor, action: Tensor) -> Tensor:
-    """The first critic's value with a gradient into the action alone."""
-    frozen = [p for p in critic.module.parameters() if p.requires_grad]
-    for parameter in frozen:
-        parameter.requires_grad_(False)
-    try:
-        return critic.q(obs, action)[0]
-    finally:
-        for parameter in frozen:
-            parameter.requires_grad_(True)
 
 
 def reconstruction_loss(recon: Tensor, action: Tensor, kl: Tensor, gate: Tensor, weight: float = 1.0) -> Tensor:

@@ -21,6 +21,7 @@ from safetensors.torch import load_file as load_tensors
 from torch import Tensor
 
 from gainstage.ops.divergences import kl_estimate
+from gainstage.ops.masked import masked_mean, masked_var
 from gainstage.registry import RecipeError, component, load_file, near
 from gainstage.types import Batch, PolicyOut
 from gainstage.update.objectives.policy.importance import dropped, log_ratio
@@ -210,13 +211,10 @@ def check_drift(drift: Drift, name: str = "drift") -> None:
 def standardised(adv: Tensor, mask: Tensor | None = None) -> Tensor:
     """`(A - mean) / (std + 1e-8)` over all true positions (population std), 0 where all are equal and off the mask."""
     mask = torch.ones_like(adv, dtype=torch.bool) if mask is None else mask.bool()
-    count = mask.sum().clamp(min=1)
     kept = torch.where(mask, adv.double(), 0.0)
     largest = kept.abs().amax()
     spread = torch.where(mask, kept, -torch.inf).amax() - torch.where(mask, kept, torch.inf).amin()
-    mean = kept.sum() / count
-    std = (torch.where(mask, kept - mean, 0.0).square().sum() / count).sqrt()
-    scaled = torch.where(mask, (kept - mean) / (std + 1e-8), 0.0)
+    scaled = torch.where(mask, (kept - masked_mean(kept, mask)) / (masked_var(kept, mask).sqrt() + 1e-8), 0.0)
     return torch.where(spread > EQUAL * largest, scaled, 0.0).to(adv.dtype)
 
 

@@ -50,12 +50,14 @@ class DistributionLearner(Learner):
     clip: float = 10.0
 
     splits = False
+    target = "target_probs"
+    """Column of targets."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if len(self.train) != 1:
             raise RecipeError(f"update: train names one role with return distributions, got {self.train}")
-        self.needs = ("obs", "actions", "weight_draw?")
+        self.needs = ("obs", "actions", "weight_draw?", self.target)
         self.writes = ("td_error",)
 
     def close(self, mb: Batch, loss: Tensor, error: Tensor, q: Tensor) -> tuple[Tensor, Stats]:
@@ -74,10 +76,6 @@ class CategoricalTd(DistributionLearner):
     `td_error` is the KL from the target, which is 0 where it is met: the priority of Rainbow (arXiv 1710.02298).
     """
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.needs = (*self.needs, "target_probs")
-
     def loss(self, mb: Batch, ctx: Ctx) -> tuple[Tensor, Stats]:
         role = ctx.models[self.train[0]]
         logits = role.logits(mb["obs"][:, 0])[torch.arange(mb.rows, device=mb.device), mb["actions"][:, 0]]
@@ -93,11 +91,12 @@ class QuantileTd(DistributionLearner):
 
     kappa: float = 1.0
 
+    target = "target_quantiles"
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.kappa >= 0:
             raise ValueError(f"kappa must be at least 0, got {self.kappa}")
-        self.needs = (*self.needs, "target_quantiles")
 
     def loss(self, mb: Batch, ctx: Ctx) -> tuple[Tensor, Stats]:
         every = ctx.models[self.train[0]].quantiles(mb["obs"][:, 0])
@@ -117,10 +116,6 @@ class EnsembleTd(DistributionLearner):
     """
 
     clip: float = 0.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.needs = (*self.needs, "target_probs")
 
     def loss(self, mb: Batch, ctx: Ctx) -> tuple[Tensor, Stats]:
         role = ctx.models[self.train[0]]

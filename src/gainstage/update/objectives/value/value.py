@@ -9,7 +9,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from gainstage.ops.masked import masked_var
+from gainstage.ops.masked import masked_var, over
 from gainstage.registry import RecipeError, component
 from gainstage.types import Batch, Ctx, PolicyOut
 from gainstage.update.learner import Learner, Stats
@@ -44,7 +44,7 @@ def value_loss(
         raise ValueError(f"value.kind must be mse or huber, got {kind!r}")
     if clip is not None and old is None:
         raise ValueError("value_loss: clip needs the old values")
-    mask = _over_streams(mask, values)
+    mask = over(mask.bool(), values).expand_as(values)
     target = torch.where(mask, returns.detach(), 0.0)
     safe = torch.where(mask, values, 0.0)
 
@@ -61,14 +61,9 @@ def value_loss(
 
 def explained_variance(values: Tensor, returns: Tensor, mask: Tensor) -> float:
     """`1 - Var(returns - values) / Var(returns)` over the mask: 1 = perfect; 0 = a constant, or returns don't vary."""
-    mask = _over_streams(mask, returns)
+    mask = over(mask, returns)
     spread = masked_var(returns, mask)
     return float(1 - masked_var(returns - values, mask) / spread) if spread > 0 else 0.0
-
-
-def _over_streams(mask: Tensor, values: Tensor) -> Tensor:
-    """`Bool "B T"` beside values `"B T"` or `"B T S"`."""
-    return mask.bool().reshape(*mask.shape, *[1] * (values.dim() - mask.dim())).expand_as(values)
 
 
 def _added(x: Tensor) -> Tensor:
