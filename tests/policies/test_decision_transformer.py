@@ -11,6 +11,7 @@ from gainstage.models.trajectory_transformer import TrajectoryTransformer
 from gainstage.policies.control.decision_transformer import DecisionTransformer
 from gainstage.types import Batch
 from gainstage.types.spaces import Box, Discrete
+from gainstage.update.data_statistics import ReturnRange
 
 
 def made(space=None, **settings):
@@ -92,3 +93,16 @@ def test_actions_of_the_environment_and_back():
     torch.testing.assert_close(policy.to_env(policy.from_env(env)), env)
     with pytest.raises(ValueError, match="continuous bounds"):
         made(Box.of(-float("inf"), float("inf"), (2,)))
+
+
+def test_what_is_asked_for_is_a_quantile_of_the_recorded_returns():
+    policy = made()
+    ctx = SimpleNamespace(
+        models={"policy": policy}, store=SimpleNamespace(returns=lambda: torch.tensor([-8.0, -4.0, 0.0]))
+    )
+    ReturnRange().start(ctx)
+    assert float(policy.module.target) == 0.0 and float(policy.module.scale) == 8.0
+    ReturnRange(quantile=0.5).start(ctx)
+    assert float(policy.module.target) == -4.0
+    with pytest.raises(ValueError, match="quantile"):
+        ReturnRange(quantile=1.5)

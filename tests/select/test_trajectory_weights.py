@@ -34,7 +34,8 @@ def test_weights_by_return():
     close(mass, [0.150109, 0.183343, 0.111968, 0.554580])
     found = return_statistics(G, T, w)
     assert found["mean"] == 3.25 and found["induced_return"] == pytest.approx(7.034194, abs=1e-6)
-    assert found["psv"] == pytest.approx(11.390625)
+    assert found["psv"] == pytest.approx(11.390625) and found["psv_scaled"] == pytest.approx(0.11390625)
+    assert found["largest_mass"] == pytest.approx(0.554580, abs=1e-6)
     sharp = trajectory_weights(G, 0.1)
     close(sharp * T / (sharp * T).sum(), [0.000091, 0.000247, 0.000335, 0.999327])
 

@@ -56,6 +56,7 @@ def test_a_row_is_a_transition_with_the_true_next_observation():
     assert batch["cut"][:, 0].tolist() == [False] * 3 + [True] + [False] * 3 + [True]
     assert batch["info/cost"][:, 0].tolist() == [0, 0, 0, 1, 2, 2, 2, 2]
     assert bool(batch["mask"].all()) and batch["rewards"].shape == (8, 1)
+    assert made.partial == 1  # the third episode's record stops before it does
 
 
 def test_draws_are_uniform_and_repeat():

@@ -236,3 +236,32 @@ def test_a2pr_refuses_choices():
     with pytest.raises(ValueError, match="needs a Box action space"):
         Trainer(load("a2pr", ["task={recorded: {task: cart_pole, mix: random, episodes: 4}}",
                               "models.policy={net: q_network}", "models.critic={net: q_network}"]))  # fmt: skip
+
+
+class Generator:
+    """A model of the data that halves an action."""
+
+    module = torch.nn.Linear(1, 1)
+
+    def reconstruct(self, obs, action):
+        return 0.5 * action, None, None
+
+
+@pytest.mark.parametrize(("detach", "slope"), [(True, 2 * 0.5), (False, 2 * 0.5 * 0.5)])
+def test_a_generated_target_may_move_with_the_policy(detach, slope):
+    """The pull is (a - a/2)^2: its slope in a is 2 (a - a/2), or half of that where the target moves along."""
+    actor = torch.nn.Linear(1, 1)
+    torch.nn.init.constant_(actor.weight, 1.0)
+    torch.nn.init.zeros_(actor.bias)
+    roles = {
+        "policy": SimpleNamespace(sample=lambda obs: (actor(obs), None)),
+        "critic": SimpleNamespace(module=torch.nn.Linear(1, 1), q=lambda obs, action: 0 * action.T + 1),
+        "value": SimpleNamespace(v=lambda obs: torch.zeros(len(obs))),
+        "vae": Generator(),
+    }
+    mb = Batch({"obs": torch.ones(4, 2, 1), "actions": torch.zeros(4, 1, 1), "mask": torch.ones(4, 1) > 0})
+    loss, stats = GuidedTerm(detach_target=detach).loss(mb, SimpleNamespace(models=roles))
+    loss.backward()
+    assert float(stats["actor/pull"]) == pytest.approx(0.25) and float(stats["gate/other"]) == 1.0
+    assert float(actor.weight.grad) == pytest.approx(slope)
+    assert Generator.module.weight.grad is None

@@ -45,6 +45,8 @@ class Offline:
     def __post_init__(self) -> None:
         self.columns: dict[str, Tensor] = {}
         self.lengths = self.offsets = torch.zeros(0, dtype=torch.int64)
+        self.partial = 0
+        """Episodes whose record stops before they do: they count with what was recorded."""
 
     def start(self, ctx: Any) -> None:
         """Read the episodes.
@@ -60,6 +62,7 @@ class Offline:
         self.offsets = torch.cumsum(self.lengths, 0) - self.lengths
         last = torch.zeros(len(found.rewards), dtype=torch.bool)
         last[self.offsets + self.lengths - 1] = True
+        self.partial = int((last & ~found.truncated & ~found.terminated).sum())
         actions = found.actions.flatten(1) if found.actions.dim() > 1 else found.actions
         if self.role in ctx.models and hasattr(ctx.models[self.role], "from_env"):
             actions = ctx.models[self.role].from_env(actions).cpu()

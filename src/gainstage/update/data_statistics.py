@@ -45,15 +45,20 @@ class DataStatistics:
 @component("update")
 @dataclass
 class ReturnRange:
-    """Tells a policy that is asked for a return what the best recorded one is, and the size of returns.
+    """Tells a policy that is asked for a return what good recorded ones are, and the size of returns.
 
     Args:
         role: a policy with `target` and `scale`.
+        quantile: of the recorded returns, in [0, 1], which is asked for; 1 = the best one. Where an episode's return
+            hangs on its start, the best one was luck, and asking for it everywhere asks for what cannot be.
     """
 
     role: str = "policy"
+    quantile: float = 1.0
 
     def __post_init__(self) -> None:
+        if not 0 <= self.quantile <= 1:
+            raise ValueError(f"quantile must lie in [0, 1], got {self.quantile}")
         self.uses = (self.role,)
 
     def start(self, ctx: Ctx) -> None:
@@ -64,5 +69,5 @@ class ReturnRange:
                 f"update.return_range: models.{self.role} is not asked for a return; use the net decision_transformer"
             )
         returns = ctx.store.returns()
-        module.target.fill_(float(returns.max()))
+        module.target.fill_(float(torch.quantile(returns.double(), self.quantile)))
         module.scale.fill_(max(float(returns.abs().max()), 1e-6))

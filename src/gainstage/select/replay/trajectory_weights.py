@@ -83,16 +83,20 @@ def transition_probs(weights: Tensor, lengths: Tensor) -> Tensor:
 def return_statistics(returns: Tensor, lengths: Tensor, weights: Tensor) -> dict[str, float]:
     """What a data set can give by weighting.
 
-    `mean` return, `psv` (its positive-sided variance), `ess` (transitions that the weighted draw is worth),
-    `induced_return` (mean under the weights).
+    `mean` return, `psv` (its positive-sided variance), `psv_scaled` (of returns brought into [0, 1], to compare sets),
+    `ess` (transitions that the weighted draw is worth), `induced_return` (mean under the weights), `largest_mass`
+    (chance that a draw comes from the likeliest episode: long ones weigh more).
     """
     g, w = returns.double(), weights.double()
     p = w / (w * lengths).sum()
+    psv, spread = float((g - g.mean()).clamp(min=0).square().mean()), float(g.max() - g.min())
     return {
         "mean": float(g.mean()),
-        "psv": float((g - g.mean()).clamp(min=0).square().mean()),
+        "psv": psv,
+        "psv_scaled": psv / spread**2 if spread > 0 else 0.0,
         "ess": float(1 / (lengths * p.square()).sum()),
         "induced_return": float((w * g).sum() / w.sum()),
+        "largest_mass": float((lengths * p).max()),
     }
 
 
@@ -127,6 +131,7 @@ class EpisodeDraws:
             raise RecipeError(f"{name} weighs recorded episodes; it needs the store offline or windows")
         weights = self.weights(view)
         statistics = return_statistics(view.returns(), view.lengths, weights)
+        statistics["partial"] = float(getattr(view, "partial", 0))
         for key, value in statistics.items():
             ctx.log(f"data/{key}", value)
         self.worth = statistics["ess"]

@@ -22,9 +22,9 @@ SMALLEST = 1e-6
 def behaviour_term(action: Tensor, target: Tensor, gate: Tensor | None = None) -> Tensor:
     """Mean over rows and dimensions of the squared distance, a scalar: `action`, `target "N A"`, `gate "N"`.
 
-    A closed gate takes a row's pull away; the row still counts in the mean.
+    A closed gate takes a row's pull away; the row still counts in the mean. Gradient through `target` where it has one.
     """
-    square = (action - target.detach()).square()
+    square = (action - target).square()
     return (square if gate is None else square * gate.detach().unsqueeze(-1)).mean()
 
 
@@ -98,14 +98,16 @@ class GuidedTerm(BehaviourTerm):
 
     The candidates are the recorded action and what the model of the data (`model`) makes of the policy's own one.
     `value` is the role with state values; `pick: false` leaves the model out (only the recorded action), `gate: false`
-    always pulls. `warmup_updates` pulls to the recorded action everywhere for so many updates of the actor, while the
-    advantages are noise.
+    always pulls. `detach_target: false` lets the gradient of a generated target flow back into the policy, as the
+    authors' program does. `warmup_updates` pulls to the recorded action everywhere for so many updates of the actor,
+    while the advantages are noise.
     """
 
     value: str = "value"
     model: str = "vae"
     pick: bool = True
     gate: bool = True
+    detach_target: bool = True
     warmup_updates: int = 0
 
     def __post_init__(self) -> None:
@@ -115,19 +117,25 @@ class GuidedTerm(BehaviourTerm):
         self.uses = (self.critic, self.value, self.model)
         self.updates = 0
 
-    @torch.no_grad()
     def target(self, obs: Tensor, data: Tensor, action: Tensor, ctx: Ctx) -> tuple[Tensor, Tensor | None, Stats]:
         self.updates += 1
         if self.updates <= self.warmup_updates:
             return data, None, {"gate/rate": 1.0, "gate/other": 0.0}
         critic = ctx.models[self.critic]
-        v, q_data = ctx.models[self.value].v(obs), critic.q(obs, data)[0]
-        other = ctx.models[self.model].reconstruct(obs, action)[0] if self.pick else data
-        q_other = critic.q(obs, other)[0] if self.pick else q_data
+        other = self._generated(obs, action, ctx) if self.pick else data
+        with torch.no_grad():
+            v, q_data = ctx.models[self.value].v(obs), critic.q(obs, data)[0]
+            q_other = critic.q(obs, other)[0] if self.pick else q_data
         target, gate, picked = guided_target(q_data, q_other, v, data, other)
         gate = gate if self.gate else torch.ones_like(gate)
         share = picked.float().mean() if self.pick else 0.0
         return target, gate, {"gate/rate": gate.mean(), "gate/other": share, "value/mean": v.mean()}
+
+    def _generated(self, obs: Tensor, action: Tensor, ctx: Ctx) -> Tensor:
+        """What the model of the data makes of the policy's action, `"N A"`; its own weights take no gradient."""
+        model = ctx.models[self.model]
+        with still(model.module), torch.set_grad_enabled(not self.detach_target):
+            return model.reconstruct(obs, action)[0]
 
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "updates": self.updates}
