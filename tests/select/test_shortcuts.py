@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gainstage.ops.shortcuts import candidates, shortcuts
+from gainstage.ops.shortcuts import arrivals_differ, candidates, shortcuts
 from gainstage.recipe import load
 from gainstage.trainer import Trainer
 
@@ -82,6 +82,20 @@ def test_per_axis_bound_and_action_cost():
     assert float(found.reward[0, 7]) == pytest.approx(0 - cost * 25, abs=1e-6)
 
 
+def test_any_cost_of_moves_can_be_told():
+    fee = REWARDS - 0.3 * MOVES.norm(dim=1)  # a fee for the way, not its square
+    found = candidates(MOVES, fee, 5.0, 0.9, action_cost=lambda moves: 0.3 * moves.norm(dim=-1))
+    assert float(found.reward[0, 7]) == pytest.approx(-1.5, abs=1e-6)  # as long as the way straight: 5
+
+
+def test_rewards_that_hang_on_the_move_are_noticed():
+    places = torch.tensor([[1.0, 0], [2, 0], [1, 0], [0, 0]])
+    pays = -places.norm(dim=1)
+    assert not arrivals_differ(places, pays)
+    assert arrivals_differ(places, pays - torch.tensor([0.0, 0, 0.5, 0]))
+    assert not arrivals_differ(places[1:], pays[1:] - torch.tensor([0.0, 0.5, 0]))  # no place twice: nothing is known
+
+
 LOG = "task={recorded: {task: {positioning: {dims: 2}}, mix: walk, episodes: 4}}"
 SMALL = [
     LOG,
@@ -145,3 +159,14 @@ def test_observations_that_are_no_places_are_refused(tmp_path, monkeypatch):
 
 def load_part(text):
     Trainer(load("shortcut_augmentation", [LOG, text]))
+
+
+def test_a_known_scaling_is_taken_into_account(tmp_path, monkeypatch):
+    monkeypatch.setenv("GAINSTAGE_CACHE", str(tmp_path))
+    log = "task={recorded: {task: {positioning: {dims: 2, distortion: scaling}}, mix: walk, episodes: 4}}"
+    blind, _ = final("shortcut_augmentation", log)
+    told, _ = final("shortcut_augmentation", log, "select.shortcuts.gain_matrix=[[0.75, 0], [0, 0.5]]")
+    rows = [len(t.chain.select[0].it.columns["rewards"]) for t in (blind, told)]
+    assert rows[0] < rows[1]  # a length that shrinks looks like a distortion to those who were not told
+    with pytest.raises(ValueError, match="square"):
+        load_part("select.shortcuts.gain_matrix=[[1.0, 0.0]]")

@@ -29,7 +29,7 @@ def collect(
         typer.Option("--task", help="A control task or gym:ID; a run's own where absent.", show_default=False),
     ] = None,
     policy: Annotated[
-        str, typer.Option("--policy", help="Who acts: random, expert, medium (scripted), or a run: runs/NAME.")
+        str, typer.Option("--policy", help="Who acts: random, expert, medium (scripted), walk, augmented (positioning), or a run: runs/NAME.")
     ] = "random",
     mix: Annotated[
         str | None,
@@ -164,6 +164,7 @@ class Players:
     def __init__(self, task: Any, explore: bool) -> None:
         self.task, self.explore = task, explore
         self.loaded: dict[str, Any] = {}
+        self.learning: dict[str, Any] = {}
 
     def make(self, name: str, seed: int) -> Any:
         """Raises ValueError: no such script or run, or a policy for other spaces."""
@@ -173,7 +174,10 @@ class Players:
         if not Path(name).is_dir():
             if "/" in name:
                 raise ValueError(f"{name}: no such run; give its folder, or random, expert, medium")
-            return controller(name, self.task, seed)
+            made = self.learning.get(name) or controller(name, self.task, seed)
+            if hasattr(made, "learn"):
+                self.learning[name] = made  # what it learned is kept from one stretch of episodes to the next
+            return made
         if name not in self.loaded:
             self.loaded[name] = final_policy(Path(name), self.task)
         return Acting(self.loaded[name], self.explore, seed)

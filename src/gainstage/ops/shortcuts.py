@@ -7,6 +7,7 @@ distortion check and their limits are derived here.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -63,7 +64,7 @@ class Candidates:
 def candidates(
     actions: Tensor, rewards: Tensor, a_max: float, gamma: float = 0.99, margin: float = 0.0, *,
     places: Tensor | None = None, kappa: float | None = 0.1, matrix: Tensor | None = None, per_axis: bool = False,
-    action_cost: float = 0.0,
+    action_cost: float | Callable[[Tensor], Tensor] = 0.0,
 ) -> Candidates:  # fmt: skip
     """Every skip of an episode that is one legal move and gains more than `margin` in return.
 
@@ -72,13 +73,14 @@ def candidates(
 
     Args:
         actions: `"T A"`, the moves as they were made.
-        rewards: `"T"`, of the arrival alone, except for `action_cost` times the squared length of the move.
+        rewards: `"T"`, of the arrival alone, except for what the move cost: `action_cost` times its squared length, or
+            a function of moves `"... A"` that gives the cost of each.
         a_max: longest legal move (of each axis, with `per_axis`).
         gamma: discount of one step.
         places: `"T+1 A"`, visited; absent = they were not seen, so that distortion cannot be checked.
         kappa: how far the length of the way made may differ from that of the moves, as a share; None = no check.
         matrix: what becomes of a move, where it is known and linear (`matrix @ move`): lengths are compared after it.
-        action_cost: weight of a squared move in the rewards.
+        action_cost: what moves cost, taken off the logged rewards and put back for the skip's own move.
 
     Raises:
         ValueError: an a_max that is not positive.
@@ -91,10 +93,17 @@ def candidates(
     path = torch.cat((torch.zeros(1, actions.shape[1], dtype=torch.float64), actions.double().cumsum(0)))
     move = path.unsqueeze(0) - path.unsqueeze(1)
     length = move.norm(dim=-1)
-    cost = torch.zeros(steps + 1, dtype=torch.float64)
-    cost[1:] = action_cost * actions.double().square().sum(-1)
-    arrival = torch.cat((torch.zeros(1, dtype=torch.float64), reward)) + cost
-    pay = arrival.unsqueeze(0) - action_cost * length.square()
+    if callable(action_cost):
+        spent = action_cost
+    else:
+        weight = action_cost
+
+        def spent(moves: Tensor) -> Tensor:
+            return weight * moves.square().sum(-1)
+
+    arrival = torch.zeros(steps + 1, dtype=torch.float64)
+    arrival[1:] = reward + spent(actions.double())
+    pay = arrival.unsqueeze(0) - spent(move)
     gain = pay + gamma * togo.unsqueeze(0) - togo.unsqueeze(1)
     index = torch.arange(steps + 1)
     allowed = index.unsqueeze(0) >= index.unsqueeze(1) + 2
@@ -113,6 +122,22 @@ def shortcuts(actions: Tensor, rewards: Tensor, a_max: float, gamma: float = 0.9
     if len(rewards) < 2:
         return []
     return candidates(actions, rewards, a_max, gamma, margin, **how).best()  # type: ignore[arg-type]
+
+
+def arrivals_differ(places: Tensor, rewards: Tensor, rounding: float = 1e-4, tolerance: float = 1e-2) -> bool:
+    """Whether arriving at one and the same place was paid differently, so that rewards hang on more than the arrival.
+
+    Args:
+        places: `"N D"`, arrived at.
+        rewards: `"N"`, what arriving paid, costs of moves already taken off.
+        rounding: places nearer than about this are the same.
+        tolerance: difference of rewards that counts, as a share of their range.
+    """
+    _, same = torch.unique((places.double() / rounding).round().long(), dim=0, return_inverse=True)
+    count, pay = int(same.max()) + 1, rewards.double()
+    most = torch.full((count,), -torch.inf, dtype=torch.float64).scatter_reduce_(0, same, pay, "amax")
+    least = torch.full((count,), torch.inf, dtype=torch.float64).scatter_reduce_(0, same, pay, "amin")
+    return bool(((most - least) > tolerance * (pay.max() - pay.min()).clamp(min=1e-12)).any())
 
 
 def warn_unverified() -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gainstage.ops.noise import mix
-from gainstage.ops.shortcuts import Shortcut, candidates, warn_unverified
+from gainstage.ops.shortcuts import Shortcut, arrivals_differ, candidates, warn_unverified
 from gainstage.registry import RecipeError, component
 from gainstage.types import Batch
 from gainstage.types.spaces import Box
@@ -34,6 +34,7 @@ class Shortcuts:
         kappa: share by which the way made may differ in length from the moves; null = not checked.
         history: last moves that an observation ends with, latest first; the one after a shortcut is rebuilt.
         action_cost: weight of the squared move in the rewards, where there is such a term.
+        gain_matrix: what becomes of a move, where it is known and linear, row by row; lengths are compared after it.
     """
 
     share: float = 0.5
@@ -45,6 +46,7 @@ class Shortcuts:
     kappa: float | None = 0.1
     history: int = 0
     action_cost: float = 0.0
+    gain_matrix: list[list[float]] | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.share < 1:
@@ -53,6 +55,8 @@ class Shortcuts:
             raise ValueError(f"a_max must be above 0, got {self.a_max}")
         if self.drawn < 0 or self.history < 0:
             raise ValueError("drawn and history must be at least 0")
+        if self.gain_matrix is not None and len({len(self.gain_matrix), *map(len, self.gain_matrix)}) != 1:
+            raise ValueError(f"gain_matrix must be square, one row an axis, got {self.gain_matrix}")
         self.columns: dict[str, Tensor] | None = None
 
     def relabel(self, batch: Batch, ctx: Any) -> Batch:
@@ -92,6 +96,8 @@ class Shortcuts:
             )
         if not self.places:
             warn_unverified()
+        else:
+            self._check(log)
         generator = torch.Generator().manual_seed(mix("shortcuts", ctx.seed) % 2**63)
         found = [(row, cut) for row in range(len(log)) for cut in self._episode(log[row], generator)]
         ctx.log("shortcuts/per_step", len(found) / len(store))
@@ -100,6 +106,17 @@ class Shortcuts:
             warnings.warn(said, stacklevel=2)
             return {"rewards": torch.zeros(0)}
         return self._columns(ctx, found)
+
+    def _check(self, log: Any) -> None:
+        """Raises RecipeError: rewards hang on the move, not on the place that is reached."""
+        arrived = torch.cat([episode.obs[1:] for episode in (log[row] for row in range(len(log)))]).flatten(1)
+        paid = log.rewards + self.action_cost * log.actions.flatten(1).square().sum(-1)
+        if arrivals_differ(arrived, paid):
+            raise RecipeError(
+                "select.shortcuts: the reward depends on the action, because arriving at one place was paid "
+                "differently; set action_cost to the weight of the squared move, or pass your own cost to "
+                "gainstage.ops.shortcuts.candidates"
+            )
 
     def _episode(self, episode: Any, generator: torch.Generator) -> list[Shortcut]:
         if len(episode) < 2:
@@ -110,6 +127,7 @@ class Shortcuts:
         found = candidates(
             moves, episode.rewards, self.reach, self.gamma, self.margin, kappa=self.kappa, per_axis=self.per_axis,
             places=episode.obs.flatten(1) if self.places else None, action_cost=self.action_cost,
+            matrix=None if self.gain_matrix is None else torch.tensor(self.gain_matrix),
         )  # fmt: skip
         return [*found.best(), *(cut for _ in range(self.drawn) for cut in found.drawn(generator))]
 

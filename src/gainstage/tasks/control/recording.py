@@ -11,6 +11,7 @@ from torch import Tensor
 
 from gainstage.ops.masked import over
 from gainstage.ops.noise import mix
+from gainstage.tasks.control.augmented_logger import AugmentedLogger
 from gainstage.tasks.control.controllers import Controller, CoordinateWalk, Noisy, expert
 from gainstage.types.episodes import Episode
 from gainstage.types.spaces import Box, Space, random_choices
@@ -26,6 +27,7 @@ MIXES: dict[str, dict[str, float]] = {
     "medium": {"medium": 1.0},
     "expert": {"expert": 1.0},
     "walk": {"walk": 1.0},
+    "augmented": {"augmented": 1.0},
     "medium-expert": {"medium": 0.5, "expert": 0.5},
     "random-medium": {"random": 0.8, "medium": 0.2},
     "random-expert": {"random": 0.95, "expert": 0.05},
@@ -83,7 +85,8 @@ class Acting(Controller):
 
 
 def controller(name: str, task: Any, seed: int = 0) -> Controller:
-    """A controller by name: `random`, `expert`, `medium` (an expert with every second action random), `walk`.
+    """A controller by name: `random`, `expert`, `medium` (an expert with every second action random), `walk`, and
+    `augmented`, a walk that tries shortcuts which it learns from its own log.
 
     Raises:
         ValueError: unknown name, or the task has no such script.
@@ -94,11 +97,12 @@ def controller(name: str, task: Any, seed: int = 0) -> Controller:
         return expert(task)
     if name == "medium":
         return Noisy(expert(task), task.action_space, epsilon=MEDIUM, seed=seed)
-    if name == "walk":
+    if name in ("walk", "augmented"):
         if not hasattr(task, "reach") or not hasattr(task, "dims"):
             raise ValueError(f"{task.name}: a coordinate walk is for the task positioning")
-        return CoordinateWalk(task)
-    raise ValueError(f"{name!r} is no policy: random, expert, medium, walk, or the folder of a finished run")
+        walk = CoordinateWalk(task)
+        return walk if name == "walk" else AugmentedLogger(task, walk, seed=seed)
+    raise ValueError(f"{name!r} is no policy: random, expert, medium, walk, augmented, or the folder of a finished run")
 
 
 def parse_mix(text: str | Mapping[str, float]) -> dict[str, float]:
@@ -213,11 +217,13 @@ def mixed(
     """Episodes from the given starts by several policies, mixed in their shares all the way.
 
     Args:
-        make: a controller for a policy's name and a seed.
+        make: a controller for a policy's name and a seed. One with `learn` is shown its episodes after each of its
+            own `chunk`.
         starts: seeds of the episodes.
         chunk: episodes after which the shares are nearly kept.
     """
     players = {name: make(name, mix("player", seed, name) % 2**31) for name in shares}
+    chunk = min([chunk, *(player.chunk for player in players.values() if hasattr(player, "chunk"))])
     numbers = {name: number for number, name in enumerate(shares)}
     for first in range(0, len(starts), chunk):
         wanted = starts[first : first + chunk]
@@ -231,7 +237,10 @@ def mixed(
                 played = episodes(
                     task, player, [wanted[place] for place in places], copies=copies, source=numbers[name]
                 )
-                made |= dict(zip(places, played, strict=True))
+                own = dict(zip(places, played, strict=True))
+                if hasattr(player, "learn"):
+                    player.learn([*own.values()])
+                made |= own
         yield from (made[place] for place in range(len(wanted)))
 
 
