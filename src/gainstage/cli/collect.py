@@ -29,7 +29,11 @@ def collect(
         typer.Option("--task", help="A control task or gym:ID; a run's own where absent.", show_default=False),
     ] = None,
     policy: Annotated[
-        str, typer.Option("--policy", help="Who acts: random, expert, medium (scripted), walk, augmented (positioning), or a run: runs/NAME.")
+        str,
+        typer.Option(
+            "--policy",
+            help="Who acts: random, expert, medium (scripted), walk, augmented (in positioning), or a run: runs/NAME.",
+        ),
     ] = "random",
     mix: Annotated[
         str | None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gainstage.tasks.control.augmented_logger import Augmentor, AugmentedLogger
+from gainstage.tasks.control.augmented_logger import AugmentedLogger, Augmentor
 from gainstage.tasks.control.controller import Controller
 from gainstage.tasks.control.positioning import Positioning
 from gainstage.tasks.control.positioning_controllers import CoordinateWalk
