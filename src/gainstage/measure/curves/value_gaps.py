@@ -11,9 +11,22 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from gainstage.ops.influence import FEWEST, estimated_influence
+
+__all__ = [
+    "FEWEST",
+    "ActionInfluence",
+    "action_gaps",
+    "action_influence",
+    "alignment",
+    "estimated_influence",
+    "log_gaps",
+    "predicted_gain",
+    "success_condition",
+    "trust_region",
+]
+
 Array = NDArray[np.float64]
-FEWEST = 10
-"""Successes of a state below which its influence is noise."""
 
 
 @dataclass(frozen=True)
@@ -66,28 +79,6 @@ def trust_region(pi: ArrayLike, q: ArrayLike, size: float) -> Array:
     if (out < -1e-12).any():
         raise ValueError(f"trust_region: size {size} leaves the simplex; the closed form holds for smaller ones")
     return np.maximum(out, 0.0)
-
-
-def estimated_influence(successes: ArrayLike, visits: ArrayLike) -> Array:
-    """Influence from counts, "S A" each: plug-in with its bias taken off; NaN for states with fewer than 10 successes.
-
-    An action that was never tried has the state's own value and adds nothing.
-
-    Raises:
-        ValueError: shapes that differ, or more successes than visits.
-    """
-    won, seen = np.atleast_2d(np.asarray(successes, float)), np.atleast_2d(np.asarray(visits, float))
-    if won.shape != seen.shape or (won > seen).any() or (won < 0).any():
-        raise ValueError(f"estimated_influence: successes {won.shape} must lie between 0 and visits {seen.shape}")
-    total, hits = seen.sum(-1, keepdims=True), won.sum(-1, keepdims=True)
-    known = (hits >= FEWEST)[:, 0]
-    v = np.where(total > 0, hits / np.maximum(total, 1), 0.0)
-    p = np.where(total > 0, seen / np.maximum(total, 1), 0.0)
-    q = np.where(seen > 0, won / np.maximum(seen, 1), v)
-    safe = np.where(v > 0, v, 1.0)
-    plug_in = (p * (q / safe - 1) ** 2).sum(-1)
-    bias = (p * (1 - q) * q / (np.maximum(seen, 1) * safe**2)).sum(-1)
-    return np.where(known, plug_in - bias, np.nan)
 
 
 def predicted_gain(paths: Sequence[Sequence[int]], influence: ArrayLike) -> float:
