@@ -22,7 +22,7 @@ from gainstage.policies.snapshots import weights
 from gainstage.recipe import load
 from gainstage.registry import RecipeError, build
 from gainstage.reward.intrinsic.counts import CountBonus, Counter, Counting, count_bonus, impact, keys_of
-from gainstage.reward.intrinsic.embeddings import ImpactBonus
+from gainstage.reward.intrinsic.embeddings import ImpactBonus, reverts
 from gainstage.trainer import Trainer
 from gainstage.types import Batch
 from gainstage.types.spaces import Box, Discrete, MultiBinary
@@ -178,6 +178,25 @@ def test_the_bonus_and_its_two_ablations():
     assert torch.allclose(whole.bonus(batch), change / root)
     assert torch.allclose(no_counts.bonus(batch), change)
     assert torch.allclose(only_counts.bonus(batch), 1 / root)
+
+
+def test_going_to_and_fro_is_seen():
+    batch = walk([[0.0], [1.0], [0.0], [0.0], [0.0], [1.0], [0.0]], starts=[0, 4])
+    assert reverts(batch["obs"], batch["next_obs"], batch["start"]).tolist() == [
+        [False, True, False, False, False, True]
+    ]
+
+
+def test_it_says_how_much_more_deeds_change_than_moves_do():
+    said: dict[str, float] = {}
+    ctx: Any = SimpleNamespace(log=said.__setitem__, meter=NoMeter())
+    batch, bonus = walk(WALK), started()
+    bonus.observe(batch, ctx)
+    assert said["bonus/reverts"] == 0 and "bonus/deeds" not in said
+    batch.columns["info/opened"] = torch.tensor([[False, False, False, True]])
+    bonus.observe(batch, ctx)
+    change = torch.linalg.vector_norm(bonus.embed(batch["next_obs"]) - bonus.embed(batch["obs"][:, :-1]), dim=-1)[0]
+    assert said["bonus/deeds"] == pytest.approx(float(change[3] / change[:3].mean()))
 
 
 def test_a_clip_that_hides_the_tasks_rewards_is_refused():

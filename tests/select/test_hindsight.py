@@ -92,7 +92,25 @@ def test_each_strategy_takes_goals_from_where_it_says():
     assert (place == 12).all(), "an episode of one step has one outcome"
 
 
-@pytest.mark.parametrize("strategy", ["future", "final", "episode", "random"])
+@pytest.mark.parametrize(
+    ("gamma", "left", "shares"),
+    [
+        (0.9, 3, [0.369004, 0.332103, 0.298893]),
+        (0.99, 4, [0.253781, 0.251244, 0.248731, 0.246244]),
+        (1.0, 2, [0.5, 0.5]),
+        (0.5, 1, [1.0]),
+    ],
+)
+def test_geometric_goals_are_rarer_the_further_they_are(gamma: float, left: int, shares: list[float]):
+    """An even grid of chances gives each outcome its share of the truncated geometric law, to a cell of the grid."""
+    chance = (torch.arange(100_000) + 0.5) / 100_000
+    step = torch.full((100_000,), 7)
+    place, start = new_goal_steps(step, step - 3, step + left - 1, "geometric", chance, gamma)
+    found = torch.bincount(place - 7, minlength=left) / 100_000
+    assert not start.any() and found.tolist() == pytest.approx(shares, abs=2e-5)
+
+
+@pytest.mark.parametrize("strategy", ["future", "final", "episode", "random", "geometric"])
 def test_goals_are_outcomes_and_rewards_are_those_of_the_goals(strategy: str):
     task = Reach()
     store = stored(task, fragment(task, REACHED, torch.tensor([0.9, 0.9]), copies=3))
@@ -162,6 +180,8 @@ def test_without_relabelling_it_is_the_plain_learner_bit_for_bit(name: str):
 def test_what_does_not_fit_is_named():
     with pytest.raises(RecipeError, match="k must be at least 0"):
         build("select", "hindsight", {"k": -1})
+    with pytest.raises(RecipeError, match="gamma must lie in"):
+        build("select", "hindsight", {"gamma": 0.0})
     with pytest.raises(RecipeError, match="needs a task that offers 'goal'"):
         Trainer(load("sac_her", ["task=pendulum"]))
     with pytest.raises(RecipeError, match="needs whole episodes"):

@@ -105,6 +105,19 @@ class Embedded:
         self.warned = bool(state["warned"])
 
 
+def reverts(obs: Tensor, next_obs: Tensor, start: Tensor) -> Tensor:
+    """Steps that lead back to where the step before had come from, `Bool "B T"`; not where nothing had changed.
+
+    Args:
+        obs: `"B T+1 *"`.
+        next_obs: `"B T *"`.
+        start: `Bool "B T"`, first steps of episodes, which have none before.
+    """
+    before, now, after = (x.flatten(2) for x in (obs[:, :-2], obs[:, 1:-1], next_obs[:, 1:]))
+    back = (before == after).all(-1) & (before != now).any(-1) & ~start[:, 1:].bool()
+    return torch.cat((torch.zeros_like(start[:, :1]).bool(), back), 1)
+
+
 @component("reward", "impact_bonus")
 @dataclass
 class ImpactBonus(Embedded):
@@ -147,7 +160,19 @@ class ImpactBonus(Embedded):
         self.counting = Counting(scope, self.key, self.cell)
 
     def observe(self, fresh: Batch, ctx: Ctx) -> None:
+        """Count, and say how often a step led back to the state before, and how much more deeds change than moves."""
         self.counting.observe(fresh, ctx)
+        real = fresh["mask"].bool()
+        if bool(real.any()):
+            ctx.log(
+                "bonus/reverts", float(reverts(fresh["obs"], fresh["next_obs"], fresh["start"])[real].float().mean())
+            )
+        deeds = torch.zeros_like(real)
+        for fact in ("info/opened", "info/picked"):
+            deeds |= fresh[fact].bool() if fact in fresh else False
+        if bool((deeds & real).any()):
+            change = impact(self.embed(fresh["obs"][:, :-1]), self.embed(fresh["next_obs"]), torch.ones_like(real))
+            ctx.log("bonus/deeds", float(change[deeds & real].mean() / change[real & ~deeds].mean().clamp(min=1e-12)))
 
     def bonus(self, batch: Batch) -> Tensor:
         """`Float "B T"`, 0 where nothing was decided."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -12,26 +13,34 @@ from gainstage.registry import RecipeError, component
 from gainstage.types import Batch, Ctx, column
 from gainstage.types.spaces import Piece
 
-Strategy = Literal["future", "final", "episode", "random"]
+Strategy = Literal["future", "final", "episode", "random", "geometric"]
 column("relabelled", "row")
 
 
 def new_goal_steps(
-    step: Tensor, first: Tensor, last: Tensor, strategy: Strategy, chance: Tensor
+    step: Tensor, first: Tensor, last: Tensor, strategy: Strategy, chance: Tensor, gamma: float = 0.99
 ) -> tuple[Tensor, Tensor]:
     """Which step's outcome becomes the goal, `Int64 "N"`, and where it is that step's start instead, `Bool "N"`.
 
     With T transitions there are T + 1 achieved goals. `future` takes one of those after the transition's start, its
-    own outcome included, `final` the last one, `episode` any of them.
+    own outcome included, `final` the last one, `episode` any of them. `geometric` takes the one `n` steps ahead with a
+    chance proportional to `gamma^(n - 1)` (the goals of contrastive critics, arXiv 2206.07568).
 
     Args:
         step: of each transition.
         first, last: bounds of its episode, both included.
         chance: uniform in [0, 1), `Float "N"`.
+        gamma: of `geometric`.
     """
     start = torch.zeros_like(step, dtype=torch.bool)
     if strategy == "final":
         return last, start
+    if strategy == "geometric" and gamma < 1:
+        left = last - step + 1
+        ahead = (torch.log1p(-chance.double() * (1 - gamma ** left.double())) / math.log(gamma)).long()
+        return step + torch.minimum(ahead, left - 1), start
+    if strategy == "geometric":
+        strategy = "future"
     if strategy == "future":
         return step + _below(last - step + 1, chance), start
     number = _below(last - first + 2, chance)  # 0 is where the episode started
@@ -51,17 +60,21 @@ class Hindsight:
     Args:
         k: relabelled draws to every one that keeps its goal; 0 = none.
         strategy: where new goals come from: `future` of the same episode, its `final` outcome, anywhere in the
-            `episode`, or `random` ones of the whole store.
+            `episode`, or `random` ones of the whole store; `geometric` is `future` with near ones more often.
+        gamma: of `geometric`: how much rarer the outcome of one step more is.
     """
 
     k: float = 4.0
     strategy: Strategy = "future"
+    gamma: float = 0.99
 
     requires = ("goal",)
 
     def __post_init__(self) -> None:
         if not self.k >= 0:
             raise ValueError(f"k must be at least 0 (0 = nothing is relabelled), got {self.k}")
+        if not 0 < self.gamma <= 1:
+            raise ValueError(f"gamma must lie in (0, 1], got {self.gamma}")
 
     def start(self, ctx: Ctx) -> None:
         """Raises RecipeError: the store keeps no episodes, or adds up the rewards of several steps."""
@@ -110,7 +123,7 @@ class Hindsight:
             goal = store.at("next_obs", other.step, other.row)[:, achieved]
         else:
             first, last = store.bounds(step, copy)
-            place, at_start = new_goal_steps(step, first, last, self.strategy, torch.rand(len(step)))
+            place, at_start = new_goal_steps(step, first, last, self.strategy, torch.rand(len(step)), self.gamma)
             goal = store.at("next_obs", place, copy)[:, achieved]
             if self.strategy == "episode":
                 goal = torch.where(at_start.unsqueeze(1), store.at("obs", first, copy)[:, achieved], goal)
