@@ -3,6 +3,7 @@
 checkpoints/000120/  manifest.json   format, recipe fingerprint, versions, iteration, sha256 of every file
   models/<role>.safetensors          every role with weights; frozen ones are hard links after the first time
   state.json, state.safetensors      components, optimizers, meter, place in the schedule
+  store/<name>-<start>-<stop>.safetensors   steps of a replay: written once, then hard links
   artifacts/<name>.parquet           rows that one phase hands to the next
   hf/                                the trained policy as any engine loads it
 latest                               name of the newest one, written last
@@ -17,61 +18,29 @@ import os
 import platform
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as dump_tensors
 
+from gainstage.tracking import segments
 from gainstage.tracking.artifacts import from_tables, to_tables
 from gainstage.tracking.files import writing
+from gainstage.tracking.trees import pack, unpack
+from gainstage.types.history import History, Segment
 
-FORMAT = 1
+FORMAT, STORE = 2, "store"
+READ = (1, FORMAT)
+"""Formats that can be read; in the first one, replays were tensors of the state."""
 
 
 class CheckpointError(RuntimeError):
     """A checkpoint that cannot be read; the message names the file and what is wrong."""
-
-
-# -- trees ------------------------------------------------------------------------------------------------------------
-
-
-def pack(tree: Any, tensors: dict[str, torch.Tensor], path: str = "") -> Any:
-    """A tree of dictionaries, lists, numbers and tensors as JSON; tensors go to `tensors` under their path."""
-    if isinstance(tree, torch.Tensor):
-        name = path or "root"
-        tensors[name] = tree.detach().to("cpu").contiguous().clone()
-        return {"__tensor__": name}
-    if isinstance(tree, Mapping):
-        items = [(key, pack(value, tensors, f"{path}/{key}")) for key, value in tree.items()]
-        if all(isinstance(key, str) for key, _ in items):
-            return dict(items)
-        return {"__items__": [[key, value] for key, value in items]}
-    if isinstance(tree, list | tuple):
-        return [pack(value, tensors, f"{path}/{index}") for index, value in enumerate(tree)]
-    if tree is None or isinstance(tree, bool | int | float | str):
-        return tree
-    raise TypeError(
-        f"state at {path or 'the root'}: {type(tree).__name__} cannot be saved; use numbers, text, lists and tensors"
-    )
-
-
-def unpack(tree: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
-    """The inverse of `pack`."""
-    if isinstance(tree, dict):
-        if "__tensor__" in tree:
-            return tensors[tree["__tensor__"]]
-        if "__items__" in tree:
-            return {key: unpack(value, tensors) for key, value in tree["__items__"]}
-        return {key: unpack(value, tensors) for key, value in tree.items()}
-    if isinstance(tree, list):
-        return [unpack(value, tensors) for value in tree]
-    return tree
-
-
-# -- files ------------------------------------------------------------------------------------------------------------
 
 
 def write_file(path: Path, data: bytes) -> str:
@@ -128,19 +97,42 @@ def save(
         scratch = root / f".{target.name}.{os.getpid()}.tmp"
         shutil.rmtree(scratch, ignore_errors=True)
         try:
-            _fill(scratch, state, models, policy, fingerprint, before=latest(root))
-            if target.exists():
-                shutil.rmtree(target)
-            os.rename(scratch, target)
+            written = _fill(scratch, state, models, policy, fingerprint, before=latest(root))
+            _swap(scratch, target)
             sync_folder(root)
         except BaseException:
             shutil.rmtree(scratch, ignore_errors=True)
             raise
+        for history, files in written:
+            history.written[:] = [replace(found, file=target / STORE / found.file.name) for found in files]
     with writing(root / "latest", lambda: remedy(root)):
         replace_file(root / "latest", target.name.encode())
     for old in complete(root)[:-keep]:
-        shutil.rmtree(old, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            _remove(old)
     return target
+
+
+def _swap(scratch: Path, target: Path) -> None:
+    """Put a folder in place. One of that name is put aside first: a kill in between leaves it for `clean` to find."""
+    aside = target.with_name(f".{target.name}.aside")
+    if target.exists():
+        shutil.rmtree(aside, ignore_errors=True)
+        os.rename(target, aside)
+    try:
+        os.rename(scratch, target)
+    except BaseException:
+        if aside.exists():
+            os.rename(aside, target)
+        raise
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def _remove(folder: Path) -> None:
+    """Delete a checkpoint; there is never a half of one under its name."""
+    doomed = folder.with_name(f".{folder.name}.old.tmp")
+    os.rename(folder, doomed)
+    shutil.rmtree(doomed, ignore_errors=True)
 
 
 def remedy(root: Path) -> str:
@@ -153,16 +145,26 @@ def remedy(root: Path) -> str:
 
 def _fill(
     scratch: Path, state: Mapping[str, Any], models: Any, policy: Any, fingerprint: str, before: Path | None
-) -> None:
-    """Every file of a checkpoint, the manifest last."""
+) -> list[tuple[History, list[Segment]]]:
+    """Every file of a checkpoint, the manifest last; gives the histories of the state and the files of each."""
     hashes: dict[str, str] = {}
     tensors: dict[str, torch.Tensor] = {}
+    written: list[tuple[History, list[Segment]]] = []
     artifacts, tables = to_tables(state.get("artifacts", {}))
     for folder in ("models", "artifacts") if tables else ("models",):
         (scratch / folder).mkdir(parents=True)
     for file, data in tables.items():
         hashes[f"artifacts/{file}"] = write_file(scratch / "artifacts" / file, data)
-    packed = pack({**state, "artifacts": artifacts}, tensors)
+
+    def keep(path: str, history: History) -> dict[str, Any]:
+        (scratch / STORE).mkdir(exist_ok=True)
+        stem = quote(path.strip("/").replace("/", "."), safe="")
+        files = segments.write(history, scratch / STORE / stem, write_file)
+        hashes.update({f"{STORE}/{found.file.name}": found.sha256 for found in files})
+        written.append((history, files))
+        return segments.to_plain(history, files)
+
+    packed = pack({**state, "artifacts": artifacts}, tensors, keep=keep)
     hashes["state.json"] = write_file(scratch / "state.json", json.dumps(packed).encode())
     hashes["state.safetensors"] = write_file(scratch / "state.safetensors", dump_tensors(tensors))
     moving = set(models.moving())
@@ -185,8 +187,9 @@ def _fill(
         "threads": torch.get_num_threads(),
     }  # fmt: skip
     write_file(scratch / "manifest.json", json.dumps(manifest, indent=1).encode())
-    for folder in ("artifacts", "models", ".") if tables else ("models", "."):
-        sync_folder(scratch / folder)
+    for place in sorted({(scratch / name).parent for name in hashes} | {scratch}, reverse=True):
+        sync_folder(place)
+    return written
 
 
 def _link(before: Path, scratch: Path, name: str, hashes: dict[str, str]) -> bool:
@@ -214,9 +217,12 @@ def latest(root: Path) -> Path | None:
 
 
 def clean(root: Path) -> None:
-    """Remove what a killed writer left behind."""
+    """Remove what a killed writer left behind, and put back what it had put aside."""
     for stray in root.glob(".*.tmp") if root.is_dir() else ():
         shutil.rmtree(stray, ignore_errors=True) if stray.is_dir() else stray.unlink(missing_ok=True)
+    for aside in root.glob(".*.aside") if root.is_dir() else ():
+        target = root / aside.name.split(".")[1]
+        shutil.rmtree(aside, ignore_errors=True) if target.exists() else os.rename(aside, target)
 
 
 def verify(folder: Path) -> dict[str, Any]:
@@ -229,10 +235,10 @@ def verify(folder: Path) -> dict[str, Any]:
         manifest = json.loads((folder / "manifest.json").read_text())
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{folder / 'manifest.json'}: unreadable ({error})") from None
-    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+    if not isinstance(manifest, dict) or manifest.get("format") not in READ:
         raise CheckpointError(
             f"{folder}: checkpoint format {manifest.get('format') if isinstance(manifest, dict) else '?'}, "
-            f"this version reads {FORMAT}"
+            f"this version reads {' and '.join(map(str, READ))}"
         )
     for name, wanted in manifest["sha256"].items():
         try:
@@ -253,7 +259,12 @@ def load(folder: Path) -> tuple[dict[str, Any], dict[str, dict[str, torch.Tensor
     manifest = verify(folder)
     try:
         tensors = load_tensors((folder / "state.safetensors").read_bytes())
-        state = unpack(json.loads((folder / "state.json").read_text()), tensors)
+        files = {Path(name).name: known for name, known in manifest["sha256"].items() if name.startswith(f"{STORE}/")}
+        state = unpack(
+            json.loads((folder / "state.json").read_text()),
+            tensors,
+            lambda plain: segments.from_plain(plain, folder / STORE, files),
+        )
         state["artifacts"] = from_tables(
             state.get("artifacts", {}), lambda file: (folder / "artifacts" / Path(file).name).read_bytes()
         )

@@ -44,8 +44,9 @@ class Run:
 
     def __post_init__(self) -> None:
         self.trainer = Trainer(
-            self.recipe, device=self.device, on_row=self._row, on_batch=self._batch, on_mark=self._mark
-        )
+            self.recipe, device=self.device, on_row=self._row, on_batch=self._batch, on_mark=self._mark,
+            folder=lambda: self.folder.path if self.folder else None,
+        )  # fmt: skip
         self.looks = Looks(self.trainer)
         self.curve: list[dict[str, float]] = []
 

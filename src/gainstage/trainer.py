@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -37,6 +38,7 @@ class Trainer:
         on_row: receives each iteration's numbers.
         on_batch: receives each iteration's batch once its credit stands.
         on_mark: called between iterations after every one (evaluation, checkpoints); returns numbers for the row.
+        folder: where the run is written, asked when a phase is entered; None = nowhere.
     """
 
     def __init__(
@@ -47,8 +49,10 @@ class Trainer:
         on_row: Callable[[dict[str, float]], None] = lambda row: None,
         on_batch: Callable[[int, Batch], None] = lambda iteration, batch: None,
         on_mark: Callable[[Trainer], Mapping[str, float]] = lambda trainer: {},
+        folder: Callable[[], Path | None] = lambda: None,
     ) -> None:
         self.recipe, self.on_row, self.on_batch, self.on_mark = recipe, on_row, on_batch, on_mark
+        self.folder = folder
         self.meter = Meter()
         self.schedule = Schedule(recipe, self.meter, self._epoch)
         recipes = [phase_recipe(recipe, index) for index in range(len(self.schedule.phases))]
@@ -285,7 +289,7 @@ class Trainer:
         return Ctx(
             models=self.models, task=chain.task.it, store=chain.store.it, meter=self.meter, seed=seed,
             artifacts=self.artifacts, lr_scale=self.lr_scale, log=self.log, new_group=new_group, judge=judge,
-            device=self.models.device,
+            device=self.models.device, folder=self.folder(),
             key=lambda group, sample: mix(seed, self.iteration, group, sample), choose=collecting.chooser(self),
         )  # fmt: skip
 

@@ -53,16 +53,34 @@ def test_an_episode_goes_on_in_the_next_fragment():
     assert drawn(store) == {(1, k) for k in range(4)} | {(0, k) for k in range(10)}
 
 
-def test_an_episode_that_was_left_is_dropped_and_never_continued():
+def test_an_episode_that_was_left_is_cut_off_there_and_never_continued():
+    """Copy 0 begins anew without an end, as where an environment could not be resumed; copy 1 had ended."""
     store = EpisodeReplay(capacity=100)
     store.add(fragment([[], [4]], 4), None)
-    elsewhere = fragment([[3], [3]], 4, start=4)
-    elsewhere["obs"][0] += 0.5  # copy 0 starts anew from somewhere else, as after an inexact restart
-    elsewhere["next_obs"][0] += 0.5
-    store.add(elsewhere, None)
-    assert drawn(store) == {(0, 4), (0, 5), (0, 6), *((1, k) for k in range(7))}
-    first, _ = store.bounds(torch.tensor([5]), torch.tensor([0]))
-    assert first.item() == 4
+    anew = fragment([[3], [3]], 4, start=4)
+    anew["start"] = torch.tensor([[True, False, False, True]] * 2)
+    store.add(anew, None)
+    assert drawn(store) == {(c, k) for c in range(2) for k in range(7)}
+    first, last = store.bounds(torch.tensor([2, 5, 7]), torch.zeros(3, dtype=torch.long))
+    assert first.tolist() == [0, 4, 7] and last.tolist() == [3, 6, -1]
+    assert store.at("cut", torch.tensor([2, 3]), torch.tensor([0, 0])).tolist() == [False, True]
+    assert not store.at("terminated", torch.tensor([3]), torch.tensor([0])).any()
+
+
+def test_books_read_off_a_ring_that_has_turned_are_those_that_were_kept():
+    """At every cut, over random ends: which transitions have ended, and the bounds of each."""
+    torch.manual_seed(3)
+    ends = [[[k + 1 for k in range(5) if torch.rand(()) < 0.25] for _ in range(3)] for _ in range(12)]
+    pieces = [fragment(ends[n], 5, start=5 * n) for n in range(12)]
+    kept = EpisodeReplay(capacity=3 * 17)
+    for piece in pieces:
+        kept.add(piece, None)
+        again = EpisodeReplay(capacity=3 * 17)
+        again.load_state_dict(kept.state_dict())
+        assert torch.equal(again.ended, kept.ended)
+        where = torch.arange(kept.oldest, kept.clock).repeat_interleave(3), torch.arange(3).repeat(len(kept) // 3)
+        for one, other in zip(kept.bounds(*where), again.bounds(*where), strict=True):
+            assert torch.equal(one, other)
 
 
 def test_the_ring_forgets_the_oldest_and_knows_what_is_left_of_an_episode():

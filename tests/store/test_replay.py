@@ -156,9 +156,11 @@ def test_a_restart_goes_on_bit_for_bit(cut, tmp_path):
 
 def test_the_state_is_no_larger_than_what_is_there():
     store = filled(Replay(capacity=1000), [fragment(0)])
-    assert sum(value.numel() * value.element_size() for value in store.state_dict()["columns"].values()) == 8 * (
-        4 + 4 + 8 + 4 + 3
-    )
+    history = store.state_dict()["steps"]
+    pieces = list(history.read(history.start, history.stop))
+    assert [first for first, _ in pieces] == [0] and (history.start, history.stop) == (0, 4)
+    size = sum(value.numel() * value.element_size() for value in pieces[0][1].values())
+    assert size == history.step_bytes * 4 == 8 * (4 + 4 + 8 + 4 + 3)
 
 
 def test_memory_is_that_of_the_arrays():

@@ -13,8 +13,8 @@ from gainstage.registry import RecipeError, component
 from gainstage.store.replay import Replay
 from gainstage.types import Batch, Index
 
-OPEN, DROPPED = -1, -2
-"""In place of an episode's last step: it still runs; it was left before its end."""
+OPEN = -1
+"""In place of the last step of an episode that still runs."""
 
 
 @component("store", "episodes")
@@ -23,8 +23,8 @@ class EpisodeReplay(Replay):
     """A replay that knows its episodes and hands out transitions of those alone that have ended.
 
     Longer episodes are drawn from more often, each transition alike. An episode that was left without an end (an
-    environment that cannot be resumed exactly starts a new one) is dropped, never continued by its successor. `least`
-    counts transitions of episodes that have ended.
+    environment that cannot be resumed exactly starts a new one) is cut off there, never continued by its successor.
+    `least` counts transitions of episodes that have ended.
     """
 
     def __post_init__(self) -> None:
@@ -40,28 +40,29 @@ class EpisodeReplay(Replay):
         before = self.clock
         super().add(experience, ctx)
         if not self.first.numel():
-            self.first = torch.full((self.length, self.copies), OPEN)
-            self.last = torch.full((self.length, self.copies), OPEN)
-            self.begun = torch.zeros(self.copies, dtype=torch.int64)
-        self._drop_broken(experience, before)
+            self._open_books()
+        if before > self.oldest:
+            self._note_cuts(before)
         self._note((experience["terminated"] | experience["cut"]).T.cpu(), before)
         self._ended = None
 
-    def _drop_broken(self, experience: Batch, before: int) -> None:
-        """Give up running episodes that the fragment does not go on with: it begins elsewhere than they stopped."""
-        running = self.begun < before
-        if not before or not bool(running.any()):
-            return
-        stopped = self.columns["next_obs"][(before - 1) % self.length]
-        if experience["rewards"].shape[1] == self.length:  # the fragment fills the ring; nothing older is left
-            broken = running
-        else:
-            same = (experience["obs"][:, 0].to(stopped.device) == stopped).flatten(1).all(1)
-            broken = running & ~same
-        if bool(broken.any()):
+    def _open_books(self) -> None:
+        self.first = torch.full((self.length, self.copies), OPEN)
+        self.last = torch.full((self.length, self.copies), OPEN)
+        self.begun = torch.full((self.copies,), self.oldest)
+
+    def _note_cuts(self, before: int) -> None:
+        """Ends of running episodes that were cut off where the last fragment stopped, after it had been noted."""
+        closed = (self.begun < before) & self._done(before - 1, before)[0]
+        if bool(closed.any()):
             rows = self._rows(max(int(self.begun.min()), self.oldest), before)
-            self.last[rows] = torch.where((self.last[rows] == OPEN) & broken, DROPPED, self.last[rows])
-            self.begun = torch.where(broken, before, self.begun)
+            self.last[rows] = torch.where((self.last[rows] == OPEN) & closed, before - 1, self.last[rows])
+            self.begun = torch.where(closed, before, self.begun)
+
+    def _done(self, start: int, stop: int) -> Tensor:
+        """After which of some stored steps an episode was over, `Bool "T B"`."""
+        rows = self._rows(start, stop)
+        return (self.columns["terminated"][rows] | self.columns["cut"][rows]).cpu()
 
     def _note(self, done: Tensor, before: int) -> None:
         """First and last steps of a fragment's episodes, `done "T B"`, and the ends of those that ran before it."""
@@ -129,16 +130,10 @@ class EpisodeReplay(Replay):
 
     # -- state ------------------------------------------------------------------------------------------------------
 
-    def state_dict(self) -> dict[str, Any]:
-        filled = min(self.clock, self.length)
-        books = {"first": self.first[:filled], "last": self.last[:filled], "begun": self.begun}
-        return {**super().state_dict(), "episodes": books}
-
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Fill the ring; where episodes begin and end is read off it."""
         super().load_state_dict(state)
-        books = state["episodes"]
-        self.begun, self._ended = books["begun"].clone(), None
-        self.first = torch.full((self.length, self.copies), OPEN)
-        self.last = torch.full((self.length, self.copies), OPEN)
-        filled = len(books["first"])
-        self.first[:filled], self.last[:filled] = books["first"], books["last"]
+        self._ended = None
+        if self.columns:
+            self._open_books()
+            self._note(self._done(self.oldest, self.clock), self.oldest)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,10 @@ from gainstage.ops.mapped import mapped_zeros
 from gainstage.ops.noise import mix
 from gainstage.registry import RecipeError, component
 from gainstage.types import Batch, Index, column
+from gainstage.types.history import History, Segment
 
 column("discount", "step")  # what the value after a decision counts: gamma to the number of steps that its reward spans
+column("start", "step")  # an episode begins with this decision
 column("weight_draw", "row")  # importance weight of a row that was not drawn uniformly
 
 TOGETHER = 1 << 25
@@ -37,8 +40,8 @@ class Replay:
         n_step: rewards that a row adds up, discounted, before the value: up to the end of the episode. 1 = one.
         gamma: discount inside those; only read where `n_step` is above 1.
         keep: further columns to be kept, for instance `info/cost`.
-        on_disk: folder with room for the ring, which then lies in a file there instead of memory. The file is gone
-            when the run ends or is killed; checkpoints hold what is in it.
+        on_disk: the ring lies in a file of the run's folder (true), or of a folder that is named, instead of memory.
+            Its room is taken at once. The file is gone when the run ends or is killed; checkpoints hold what is in it.
     """
 
     capacity: int = 1_000_000
@@ -46,7 +49,7 @@ class Replay:
     n_step: int = 1
     gamma: float = 0.99
     keep: list[str] = field(default_factory=list)
-    on_disk: str = ""
+    on_disk: bool | str = False
 
     draws = True
     """A round is one minibatch."""
@@ -62,6 +65,15 @@ class Replay:
         self.columns: dict[str, Tensor] = {}
         self.copies = self.length = self.clock = 0
         self.holes = False
+        self.folder = Path(self.on_disk) if isinstance(self.on_disk, str) and self.on_disk else None
+        self.written: list[Segment] = []
+
+    def start(self, ctx: Any) -> None:
+        """Raises RecipeError: the ring is to lie in the run's folder, and there is none."""
+        if self.on_disk is True:
+            if ctx.folder is None:
+                raise RecipeError("store: on_disk: true takes the folder of the run, which has none; name a folder")
+            self.folder = ctx.folder
 
     # -- writing ----------------------------------------------------------------------------------------------------
 
@@ -84,12 +96,31 @@ class Replay:
                 f"store.replay.capacity {self.capacity} is less than one iteration's {copies * steps} steps"
             )
         self.holes |= not bool(found["mask"].all())
-        places = (self.clock + torch.arange(steps)) % self.length
-        for name, ring in self.columns.items():
-            value = found[name]
-            value = value[:, :-1] if name == "obs" else value
-            ring[places] = value.transpose(0, 1).to(ring.device)
+        if "start" in experience:
+            self._close(experience["start"][:, 0].bool().cpu())
+        found["obs"] = found["obs"][:, :-1]
+        self._write(self.clock, {name: value.transpose(0, 1) for name, value in found.items()})
         self.clock += steps
+
+    def _close(self, begins: Tensor) -> None:
+        """Cut off where they stopped: episodes that could not be resumed, so that copies begin others in their place.
+
+        Args:
+            begins: of each copy, whether the next step is the first of an episode, `Bool "B"`.
+        """
+        if not self.clock:
+            return
+        row = (self.clock - 1) % self.length
+        left = begins & ~(self.columns["terminated"][row] | self.columns["cut"][row])
+        if bool(left.any()):
+            self.columns["cut"][row] |= left
+            self.written[:] = [segment for segment in self.written if segment.stop < self.clock]
+
+    def _write(self, first: int, columns: Mapping[str, Tensor]) -> None:
+        """Put steps, from `first` on, into the ring: `"T B *"`."""
+        places = (first + torch.arange(len(columns["rewards"]))) % self.length
+        for name, ring in self.columns.items():
+            ring[places] = columns[name].to(ring.device)
 
     def _allocate(self, found: Mapping[str, Tensor], copies: int) -> None:
         self.copies, self.length = copies, max(1, self.capacity // copies)
@@ -100,12 +131,21 @@ class Replay:
             )
         if missing := [name for name in (*KEPT, *self.keep) if name not in found]:
             raise RecipeError(f"store.replay: the rollout brings no column {missing[0]!r}")
-        for name, value in found.items():
-            self.columns[name] = self._zeros((self.length, copies, *value.shape[2:]), value.dtype)
+        self._make({name: ((self.length, copies, *value.shape[2:]), value.dtype) for name, value in found.items()})
+
+    def _make(self, layout: Mapping[str, tuple[tuple[int, ...], torch.dtype]]) -> None:
+        for name, (shape, dtype) in layout.items():
+            self.columns[name] = self._zeros(shape, dtype)
 
     def _zeros(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        if self.on_disk:
-            return mapped_zeros(self.on_disk, shape, dtype)
+        if self.folder is not None:
+            try:
+                return mapped_zeros(self.folder, shape, dtype)
+            except OSError as error:
+                raise RecipeError(
+                    f"store: on_disk: {self.folder} cannot take {shape[0]} steps ({error.strerror}); lower capacity, "
+                    "or name a folder with more room"
+                ) from error
         kind = torch.empty(0, dtype=dtype).numpy().dtype
         return torch.from_numpy(np.zeros(shape, kind))  # takes memory as it is written to, unlike torch's
 
@@ -224,20 +264,36 @@ class Replay:
     # -- state ------------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """The part of the ring that is filled, not copied: to be written before the next step is added."""
-        filled = min(self.clock, self.length)
+        """What is in the ring, not copied: to be written before the next step is added."""
+        bytes_ = self.row_bytes * self.copies
         return {
             "clock": self.clock, "copies": self.copies, "length": self.length, "holes": self.holes,
-            "columns": {name: ring[:filled] for name, ring in self.columns.items()},
+            "steps": History(self.oldest, self.clock, bytes_, self._read, self.written),
         }  # fmt: skip
 
+    def _read(self, start: int, stop: int) -> Iterator[tuple[int, Mapping[str, Tensor]]]:
+        """Steps as they lie in the ring, in one piece or, around its end, in two."""
+        while start < stop:
+            row = start % self.length
+            count = min(stop - start, self.length - row)
+            yield start, {name: ring[row : row + count] for name, ring in self.columns.items()}
+            start += count
+
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Fill the ring.
+
+        Raises:
+            RecipeError: the state was saved before replays were written in segments.
+        """
+        if "steps" not in state:
+            raise RecipeError("store: an older version saved this replay; start the run again with --clean")
         self.clock, self.copies, self.length = int(state["clock"]), int(state["copies"]), int(state["length"])
-        self.holes = bool(state["holes"])
-        for name, saved in state["columns"].items():
-            ring = self._zeros((self.length, *saved.shape[1:]), saved.dtype)
-            ring[: len(saved)] = saved
-            self.columns[name] = ring
+        self.holes, history = bool(state["holes"]), state["steps"]
+        for first, columns in history.read(history.start, history.stop):
+            if not self.columns:
+                self._make({name: ((self.length, *v.shape[1:]), v.dtype) for name, v in columns.items()})
+            self._write(first, columns)
+        self.written = history.written
 
 
 def piece(batch: Batch, rows: slice) -> Batch:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -97,7 +98,7 @@ class Ctx:
 
     `key(group, sample)` is the 64-bit noise key of a sample in this iteration; `new_group()` the next
     free group id; `judge(problem, text)` asks the task, metered; `lr_scale` holds the factor of a role's
-    learning rate where the run has slowed it down.
+    learning rate where the run has slowed it down. `folder` is the run's, None where nothing is written.
     """
 
     models: Models
@@ -116,3 +117,4 @@ class Ctx:
     judge: Callable[[Problem, str], Verdict] | None = None
     choose: Callable[[int], Index] | None = None
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    folder: Path | None = None

@@ -165,9 +165,12 @@ class EnvSteps:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.env.load_state_dict(state["env"])
+        self.visits.load_state_dict(state["visits"])
+        if not getattr(self.env, "exact_resume", True):  # every copy has begun a new episode
+            self.obs = self.env.observation()
+            return
         self.obs, self.fresh, self.memory = state["obs"], state["fresh"], state["memory"]
         self.episodes.returns, self.episodes.lengths = state["returns"].clone(), state["lengths"].clone()
-        self.visits.load_state_dict(state["visits"])
 
 
 class Fragment:

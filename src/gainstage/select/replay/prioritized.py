@@ -146,13 +146,15 @@ class Prioritized:
         return self.tree
 
     def state_dict(self) -> dict[str, Any]:
-        leaves = None if self.tree is None else torch.from_numpy(self.tree.leaves.copy())
-        return {"leaves": leaves, "highest": self.highest, "known": self.known}
+        size, leaves = 0, torch.zeros(0, dtype=torch.float64)
+        if self.tree is not None:  # leaves of places that nothing was stored in yet are zeros at the end
+            size, leaves = self.tree.size, torch.from_numpy(np.trim_zeros(self.tree.leaves, "b").copy())
+        return {"size": size, "leaves": leaves, "highest": self.highest, "known": self.known}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.highest, self.known = float(state["highest"]), int(state["known"])
         self.tree = None
-        if state["leaves"] is not None:
+        if size := int(state.get("size", 0)):
             leaves = state["leaves"].numpy()
-            self.tree = SumTree(len(leaves))
+            self.tree = SumTree(size)
             self.tree.set(np.arange(len(leaves)), leaves)

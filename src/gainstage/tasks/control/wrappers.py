@@ -74,7 +74,9 @@ class ObsStack:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.env.load_state_dict(state["env"])
-        self._seen = state["seen"].to(self.device)
+        env: Any = self.env
+        exact = getattr(env, "exact_resume", True)
+        self._seen = state["seen"].to(self.device) if exact else self._first(env.observation())
 
     def close(self) -> None:
         self.env.close()

@@ -11,6 +11,8 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from gainstage.ops.masked import over
+
 Aggregation = Literal["sequence_mean", "token_mean", "sequence_sum", "sequence_sum_over_constant"]
 
 
@@ -51,10 +53,10 @@ def token_weights(
         raise ValueError(f"token_weights: rows={rows} does not go with agg {how}")
     taken = mask.bool()
     if kept is not None:
-        taken = taken & kept.bool().reshape(-1, *[1] * (mask.dim() - 1))
+        taken = taken & over(kept.bool(), mask)
     if how == "token_mean":
         return taken / taken.sum().to(torch.float32).clamp(min=1)
-    lengths = taken.flatten(1).sum(1).to(torch.float32).reshape(-1, *[1] * (mask.dim() - 1))
+    lengths = over(taken.flatten(1).sum(1).to(torch.float32), mask)
     count = float(rows) if rows is not None else (lengths > 0).sum().clamp(min=1)
     if how == "sequence_mean":
         return taken / (lengths.clamp(min=1) * count)
