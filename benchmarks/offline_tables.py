@@ -211,7 +211,69 @@ def text(args: argparse.Namespace) -> None:
         table.row(f"{seed}", f"{rate:.3f}", *(f"{value:.3f}" for value in told))
 
 
-TABLES: dict[str, Any] = {f.__name__: f for f in (psv, noise, shortcuts, values, thresholds, text)}
+def processes(args: argparse.Namespace) -> None:
+    """Fifty random processes: exact rounds beside gradient steps of the same size, sampled rounds with forecasts."""
+    import torch
+
+    from gainstage.measure.curves.policy_steps import counted_policy, gradient_step
+    from gainstage.measure.curves.value_gaps import action_influence, estimated_influence, success_condition
+    from gainstage.tasks.control.tabular import RandomMDP, backward_values
+
+    exact: dict[str, list[float]] = {"success conditioning": [], "plain gradient": [], "natural gradient": []}
+    sampled: dict[int, list[tuple[float, ...]]] = {2_000: [], 20_000: []}
+    for seed in range(50):
+        task = RandomMDP(seed=seed)
+        pi = np.full((task.horizon, task.states, task.actions), 1 / task.actions)
+
+        def worth(policy: Any, task: RandomMDP = task) -> float:
+            return float(backward_values(task.moves, task.final, task.horizon, torch.from_numpy(policy))[1][0, 0])
+
+        q = backward_values(task.moves, task.final, task.horizon, torch.from_numpy(pi))[0].numpy()
+        true = np.stack([action_influence(p, x).influence for p, x in zip(pi, q, strict=True)])
+        before = worth(pi)
+        ways = (
+            ("success conditioning", lambda p, x, size: success_condition(p, x)),
+            ("plain gradient", lambda p, x, size: gradient_step(p, x, size)),
+            ("natural gradient", lambda p, x, size: gradient_step(p, x, size, natural=True)),
+        )
+        for name, way in ways:
+            after = worth(np.stack([way(*row) for row in zip(pi, q, true, strict=True)]))
+            exact[name].append(after / before - 1)
+        rng = np.random.default_rng(seed)
+        moves, final = task.moves.numpy().cumsum(-1), task.final.numpy()
+        for count, found in sampled.items():
+            at, states, actions = np.zeros(count, int), [], []
+            for _ in range(task.horizon):
+                states.append(at)
+                actions.append(rng.integers(task.actions, size=count))
+                at = (moves[at, actions[-1]] < rng.random((count, 1))).sum(1).clip(max=task.states - 1)
+            won = final[at] > 0
+            plus, influence = np.empty_like(pi), np.zeros((task.horizon, task.states))
+            for h, (state, action) in enumerate(zip(states, actions, strict=True)):
+                cell = state * task.actions + action
+                seen, good = (
+                    np.bincount(part, minlength=pi[h].size).reshape(pi[h].shape) for part in (cell, cell[won])
+                )
+                plus[h], influence[h] = counted_policy(good, pi[h]), np.nan_to_num(estimated_influence(good, seen))
+            along = [(influence[h, s[won]], true[h, s[won]]) for h, s in enumerate(states)]
+            told, known = (float(np.mean(sum(part))) for part in zip(*along, strict=True))
+            found.append((worth(plus) / before - 1, told, known, float(influence.mean())))
+    table = Table(args.out, "from exact values", "mean relative gain", "best of the three in")
+    best = np.argmax(np.array([*exact.values()]) + 1e-12 * np.array([[1], [0], [0]]), 0)
+    for number, (name, gains) in enumerate(exact.items()):
+        table.row(name, interval(gains, 3), f"{int((best == number).sum())} of {len(gains)}")
+    table = Table(
+        args.out, "episodes", "gain > 0 in", "mean relative gain", "r(foretold, real)", "r(exact forecast, real)",
+        "r(mean influence, real)",
+    )  # fmt: skip
+    for count, found in sampled.items():
+        real, *forecasts = np.array(found).T
+        r = [float(np.corrcoef(part, real)[0, 1]) for part in forecasts]
+        share = f"{int((real > 0).sum())} of {len(real)}"
+        table.row(f"{count}", share, interval([*real], 3), *(f"{value:.2f}" for value in r))
+
+
+TABLES: dict[str, Any] = {f.__name__: f for f in (psv, noise, shortcuts, values, thresholds, processes, text)}
 
 
 def main() -> None:
