@@ -94,6 +94,32 @@ def test_a_run_cut_after_every_iteration_ends_with_the_same_bits(kind: str, tmp_
     assert not same(weights(whole), weights(trained(name, *overrides, "seed=1")))
 
 
+def test_copies_that_cannot_be_resumed_begin_anew_and_nothing_is_glued(tmp_path: Path):
+    """They act on what they see, not on what was saved; the episodes that ran are cut off where they stopped."""
+    pytest.importorskip("gymnasium")
+    recipe = load("dqn", [
+        "task={gymnasium: {id: CartPole-v1, exact_resume: false, stack: 2}}", "rollout.env_steps.copies=3",
+        "rollout.env_steps.steps=5", "store.replay.n_step=3", "store.replay.least=10000", "budget={}", "iterations=2",
+    ])  # fmt: skip
+    first = Trainer(recipe)
+    first.enter()
+    first.iterate()
+    checkpoint.save(tmp_path, first.state_dict(), first.models, fingerprint="")
+    state, saved, _ = checkpoint.load(tmp_path / "000001")
+    again = Trainer(recipe)
+    with pytest.warns(UserWarning, match="every copy starts a new one"):
+        again.load_state_dict(state, saved)
+    engine, store = again.chain.rollout[-1].it, again.chain.store.it
+    shown = engine.env.observation()
+    assert torch.equal(engine.obs, shown) and torch.equal(shown[:, :4], shown[:, 4:]), "a stack of first observations"
+    open_before = ~(store.columns["terminated"][4] | store.columns["cut"][4])
+    assert open_before.any()
+    again.iterate()
+    assert torch.equal(store.columns["obs"][5], shown)
+    assert torch.equal(store.columns["cut"][4], open_before) and not store.columns["terminated"][4].any()
+    assert float(engine.episodes.lengths.max()) <= 5
+
+
 def test_log_prob_of_squashed_actions():
     """Densities after the squash, at the mean, far out, and where tanh is 1 in float32."""
     one = TanhGaussian(torch.zeros(1, 1), torch.zeros(1, 1)).log_prob(torch.tensor([[1.0]]))

@@ -95,6 +95,17 @@ def test_the_ring_forgets_the_oldest_and_knows_what_is_left_of_an_episode():
     assert torch.equal(batch["obs"][:, 0, 0], batch.origin[1].float())
 
 
+def test_a_restart_that_took_a_step_is_no_part_of_the_episode_it_begins():
+    """Its observation is the last one of the episode before: no goal to be taken from there."""
+    store = EpisodeReplay(capacity=100)
+    piece = fragment([[3, 7], [2, 7]], 8)
+    piece["mask"][0, 3] = False
+    store.add(piece, None)
+    assert drawn(store) == {*((0, k) for k in (0, 1, 2, 4, 5, 6)), *((1, k) for k in range(7))}
+    first, last = store.bounds(torch.tensor([1, 4, 6, 4]), torch.tensor([0, 0, 0, 1]))
+    assert first.tolist() == [0, 4, 4, 2] and last.tolist() == [2, 6, 6, 6]
+
+
 def test_nothing_to_draw_is_said():
     store = EpisodeReplay(capacity=10)
     store.add(fragment([[]], 4), None)

@@ -186,6 +186,38 @@ def test_a_ring_on_disk_takes_no_memory_and_leaves_no_file(tmp_path):
     assert store.draw(Index(torch.tensor([1]), torch.tensor([6])))["rewards"].item() == 106.0
 
 
+def test_a_ring_in_the_folder_of_the_run(tmp_path, monkeypatch):
+    store = Replay(capacity=1000, on_disk=True)
+    store.start(SimpleNamespace(folder=tmp_path / "run"))
+    filled(store, [fragment(0)])
+    assert any(str(tmp_path / "run") in line for line, _ in _mappings()) and not list((tmp_path / "run").iterdir())
+    again = Replay(capacity=1000, on_disk=True)
+    again.start(SimpleNamespace(folder=tmp_path / "run"))
+    again.load_state_dict(store.state_dict())
+    assert torch.equal(again.draw(all_rows(again))["obs"], store.draw(all_rows(store))["obs"])
+    with pytest.raises(RecipeError, match="folder of the run, which has none; name a folder"):
+        Replay(on_disk=True).start(SimpleNamespace(folder=None))
+
+    def full(*args):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.posix_fallocate", full)
+    with pytest.raises(RecipeError, match=r"cannot take 500 steps \(No space left on device\); lower capacity"):
+        filled(Replay(capacity=1000, on_disk=str(tmp_path)), [fragment(0)])
+    assert not list(tmp_path.glob(".tensor*"))
+
+
+def test_sums_of_rewards_stop_where_an_episode_could_not_be_resumed():
+    store = filled(Replay(capacity=100, n_step=3, gamma=1.0), [fragment(0)])
+    anew = fragment(4)
+    anew["start"] = torch.tensor([[True, False, False, False], [False] * 4])
+    store.add(anew, None)
+    batch = store.draw(Index(torch.tensor([0, 1, 0]), torch.tensor([2, 2, 4])))
+    assert batch["rewards"][:, 0].tolist() == [2.0 + 3, 102.0 + 103 + 104, 4.0 + 5 + 6]
+    assert batch["cut"][:, 0].tolist() == [True, False, False] and batch["obs"][0, 1, 0] == 4
+    assert not batch["terminated"].any()
+
+
 def _mappings():
     """The process's mapped regions and their sizes in bytes."""
     with open("/proc/self/maps") as file:

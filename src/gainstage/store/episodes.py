@@ -99,7 +99,10 @@ class EpisodeReplay(Replay):
     def bounds(self, step: Tensor, copy: Tensor) -> tuple[Tensor, Tensor]:
         """First (still stored) and last step of the episodes that transitions belong to, both included."""
         place = step % self.length
-        return self.first[place, copy].clamp(min=self.oldest), self.last[place, copy]
+        first = self.first[place, copy].clamp(min=self.oldest)
+        if self.holes:  # the restart that an episode may begin with shows the end of the one before
+            first = torch.where(self.at("mask", first, copy).cpu(), first, first + 1)
+        return first, self.last[place, copy]
 
     # -- reading ----------------------------------------------------------------------------------------------------
 
