@@ -54,9 +54,10 @@ def settings(case: str, turns: int) -> dict:
     hidden = recipe.models["policy"].get("hidden", [256, 256])
     found["policy_kwargs"] = {"net_arch": hidden}
     if case.startswith("dqn"):
-        every = steps["copies"] * steps["steps"]  # the target is copied once an iteration
         counts = {"train_freq": steps["steps"], "gradient_steps": recipe.plan.updates}
-        return {**found, **counts, "tau": 1.0, "target_update_interval": every}
+        # the peers' targets follow at most once a step of all copies, the recipe's at every update
+        lag = {"tau": recipe.models["policy_target"]["tau"], "target_update_interval": steps["copies"]}
+        return {**found, **counts, **lag}
     return {**found, "train_freq": turns, "gradient_steps": turns}
 
 
