@@ -174,5 +174,34 @@ def test_a_known_scaling_is_taken_into_account(tmp_path, monkeypatch):
     told, _ = final("shortcut_augmentation", log, "select.shortcuts.gain_matrix=[[0.75, 0], [0, 0.5]]")
     rows = [len(t.chain.select[0].it.columns["rewards"]) for t in (blind, told)]
     assert rows[0] < rows[1]  # a length that shrinks looks like a distortion to those who were not told
-    with pytest.raises(ValueError, match="square"):
-        load_part("select.shortcuts.gain_matrix=[[1.0, 0.0]]")
+    with pytest.raises(ValueError, match="every row"):
+        load_part("select.shortcuts.gain_matrix=[[1.0, 0.0], [1.0]]")
+    with pytest.raises(ValueError, match="rows of 3 numbers"):
+        final("shortcut_augmentation", log, "select.shortcuts.gain_matrix=[[1.0, 0.0, 0.0]]")
+
+
+def test_places_may_be_a_part_of_what_is_seen(tmp_path, monkeypatch):
+    """A maze shows where one is and where to go; a move is half a cell a step."""
+    monkeypatch.setenv("GAINSTAGE_CACHE", str(tmp_path))
+    world = (
+        "{point_maze: {maze: open, start: drawn, goal: drawn, reward: dense, ends_on_success: false, max_steps: 20}}"
+    )
+    log = f"task={{recorded: {{task: {world}, mix: medium, episodes: 4}}}}"
+    told = "place: [achieved_goal, desired_goal], per_axis: true, gain_matrix: [[0.5, 0], [0, 0.5]]"
+
+    def run(select):
+        trainer = Trainer(load("td3_bc", [log, *SMALL[1:], f"select=[{select}]"]))
+        trainer.run()
+        return trainer
+
+    trainer = run(f"{{shortcuts: {{{told}}}}}")
+    rows = trainer.chain.select[0].it.columns
+    pieces = trainer.chain.task.it.observation_space.pieces
+    here, goal = (rows["obs"][..., pieces[n].start : pieces[n].stop] for n in ("achieved_goal", "desired_goal"))
+    made, meant = (here[:, 1] - here[:, 0]).norm(dim=1), 0.5 * rows["actions"][:, 0].norm(dim=1)
+    assert float(((made - meant).abs() - 0.1 * meant).max()) < 1e-4
+    torch.testing.assert_close(rows["rewards"][:, 0], -(here - goal)[:, 1].norm(dim=1), rtol=0, atol=1e-4)
+    with pytest.raises(ValueError, match="no places"):
+        run("shortcuts")
+    with pytest.raises(ValueError, match="no piece 'gripper'"):
+        run("{shortcuts: {place: [gripper]}}")

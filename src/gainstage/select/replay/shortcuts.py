@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -35,6 +35,8 @@ class Shortcuts:
         history: last moves that an observation ends with, latest first; the one after a shortcut is rebuilt.
         action_cost: weight of the squared move in the rewards, where there is such a term.
         gain_matrix: what becomes of a move, where it is known and linear, row by row; lengths are compared after it.
+        place: pieces of the observation: the place, and what its distance is paid for, as `[achieved_goal,
+            desired_goal]` of a reaching arm; empty = the observation is the place as seen from the target.
     """
 
     share: float = 0.5
@@ -47,6 +49,7 @@ class Shortcuts:
     history: int = 0
     action_cost: float = 0.0
     gain_matrix: list[list[float]] | None = None
+    place: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         if not 0 <= self.share < 1:
@@ -55,8 +58,12 @@ class Shortcuts:
             raise ValueError(f"a_max must be above 0, got {self.a_max}")
         if self.drawn < 0 or self.history < 0:
             raise ValueError("drawn and history must be at least 0")
-        if self.gain_matrix is not None and len({len(self.gain_matrix), *map(len, self.gain_matrix)}) != 1:
-            raise ValueError(f"gain_matrix must be square, one row an axis, got {self.gain_matrix}")
+        if self.gain_matrix is not None and len({*map(len, self.gain_matrix)}) != 1:
+            raise ValueError(
+                f"gain_matrix must have one number for each axis of a move in every row, got {self.gain_matrix}"
+            )
+        if len(self.place) > 2:
+            raise ValueError(f"place names the place and what it is seen from, got {self.place}")
         self.columns: dict[str, Tensor] | None = None
 
     def relabel(self, batch: Batch, ctx: Any) -> Batch:
@@ -86,13 +93,18 @@ class Shortcuts:
         if not isinstance(space, Box):
             raise RecipeError("select.shortcuts adds up moves; the task's actions are choices")
         log = ctx.task.transitions()
-        seen, size = int(log.obs.flatten(1).shape[1]), int(space.low.numel())
+        self.space, size = ctx.task.observation_space, int(space.low.numel())
         self.reach = float(space.high.min()) if self.a_max is None else self.a_max
         self.places = not self.history and self.kappa is not None
-        if self.places and seen != size:
+        matrix = self.gain_matrix or [[0.0] * size] * size
+        if len(matrix[0]) != size:
+            raise RecipeError(f"select.shortcuts.gain_matrix: rows of {len(matrix[0])} numbers; moves have {size}")
+        shown = self._place(log.obs[:1]).shape[1]
+        if self.places and shown != len(matrix):
             raise RecipeError(
-                f"select.shortcuts: observations have {seen} numbers, moves {size}, so that they are no places; "
-                "set kappa=null where moves add up all the same, and history to the moves that are shown"
+                f"select.shortcuts: what is taken for the place has {shown} numbers, moves {len(matrix)}: these are no "
+                "places; set place to the pieces that tell it, gain_matrix to what moves do, or kappa=null where moves "
+                "add up all the same, and history to the moves that are shown"
             )
         if not self.places:
             warn_unverified()
@@ -107,9 +119,24 @@ class Shortcuts:
             return {"rewards": torch.zeros(0)}
         return self._columns(ctx, found)
 
+    def _place(self, obs: Tensor) -> Tensor:
+        """Where observations `"N *"` say that one is, as seen from what is aimed at, `"N D"`.
+
+        Raises:
+            RecipeError: the observations have no such piece.
+        """
+        flat = obs.flatten(1)
+        pieces = getattr(self.space, "pieces", {})
+        for name in self.place:
+            if name not in pieces:
+                known = ", ".join(pieces) or "no pieces"
+                raise RecipeError(f"select.shortcuts.place: the observations have no piece {name!r}, but {known}")
+        parts = [flat[:, pieces[name].start : pieces[name].stop] for name in self.place]
+        return flat if not parts else parts[0] - sum(parts[1:])
+
     def _check(self, log: Any) -> None:
         """Raises RecipeError: rewards hang on the move, not on the place that is reached."""
-        arrived = torch.cat([episode.obs[1:] for episode in (log[row] for row in range(len(log)))]).flatten(1)
+        arrived = self._place(torch.cat([log[row].obs[1:] for row in range(len(log))]))
         paid = log.rewards + self.action_cost * log.actions.flatten(1).square().sum(-1)
         if arrivals_differ(arrived, paid):
             raise RecipeError(
@@ -126,7 +153,7 @@ class Shortcuts:
             moves = moves * (self.reach / moves.norm(dim=-1, keepdim=True).clamp(min=self.reach))
         found = candidates(
             moves, episode.rewards, self.reach, self.gamma, self.margin, kappa=self.kappa, per_axis=self.per_axis,
-            places=episode.obs.flatten(1) if self.places else None, action_cost=self.action_cost,
+            places=self._place(episode.obs) if self.places else None, action_cost=self.action_cost,
             matrix=None if self.gain_matrix is None else torch.tensor(self.gain_matrix),
         )  # fmt: skip
         return [*found.best(), *(cut for _ in range(self.drawn) for cut in found.drawn(generator))]
