@@ -33,6 +33,11 @@ LOOK = [
     "evaluate.every=1",
     "save.rollouts=0",
 ]
+SHARP = [
+    "credit.smoothed_target.noise=0.05", "credit.smoothed_target.noise_clip=0.1", "update.td.schedule=cosine",
+    "update.behaviour_term.schedule=cosine",
+]  # fmt: skip
+"""What hits a small target, for the raw learner too."""
 MAZE = "{point_maze: {maze: open, start: drawn, goal: drawn, reward: dense, max_steps: 50%s}}"
 
 
@@ -139,7 +144,7 @@ def shortcuts(args: argparse.Namespace) -> None:
         found, kept = [], ""
         for mix in ("walk", "augmented"):
             for method in ("td3_bc", "shortcut_augmentation"):
-                changes = [recorded(world, mix, episodes), f"budget.transitions={args.budget}"]
+                changes = [recorded(world, mix, episodes), f"budget.transitions={args.budget}", *SHARP]
                 ((_, row),) = measured([(mix, method, changes)], args.runs, ["length/mean", "shortcuts/per_step"])
                 found.append(interval(row["length/mean"], 1))
                 if row["shortcuts/per_step"] and mix == "walk":
