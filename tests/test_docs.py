@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -53,7 +54,7 @@ def test_reward_of_the_how_to_runs_unchanged(tmp_path: Path) -> None:
 
 def test_own_environment_and_algorithm_of_the_how_to_train(tmp_path: Path) -> None:
     page = ROOT / "docs" / "how-to" / "environments.md"
-    environment, algorithm = blocks(page, "python")
+    environment, _, algorithm = blocks(page, "python")
     (recipe,) = blocks(page, "yaml")
     (tmp_path / "docking.py").write_text(environment)
     (tmp_path / "better_only.py").write_text(algorithm)
@@ -68,6 +69,16 @@ def test_own_environment_and_algorithm_of_the_how_to_train(tmp_path: Path) -> No
         made.run()
         assert made.iteration == 3 and made.meter.total("env_steps") > 0
     assert any("episode/success" in row for row in rows)
+
+
+def test_gymnasium_is_bridged_as_the_how_to_says(tmp_path: Path) -> None:
+    pytest.importorskip("gymnasium")
+    _, bridges, _ = blocks(ROOT / "docs" / "how-to" / "environments.md", "python")
+    (tmp_path / "bridges.py").write_text(bridges)
+    made = runpy.run_path(str(tmp_path / "bridges.py"))
+    assert made["single"].reset(seed=0)[0].shape == (4,)
+    assert made["vector"].num_envs == 64
+    assert made["first"].shape == (4, 6)
 
 
 def commands() -> list[str]:

@@ -51,6 +51,15 @@ def test_override_of_a_nested_objective_and_swap_of_an_entry() -> None:
     assert load("grpo", ["rollout.generate.max_new=9"]).rollout == [{"generate": {"max_new": 9}}]
 
 
+def test_a_mapping_that_is_given_replaces_what_stood_there() -> None:
+    world = load("iql", ["task={recorded: {task: cart_pole}}"])
+    assert world.task == {"recorded": {"task": "cart_pole"}}
+    assert load("iql", ["task={gymnasium: {id: Pendulum-v1}}"]).task == {"gymnasium": {"id": "Pendulum-v1"}}
+    assert load("ppo", ["budget={seconds: 5}"]).budget == {"seconds": 5}
+    assert load("ppo", ["budget.seconds=5"]).budget == {"env_steps": 100000, "seconds": 5}
+    assert load("dqn", ["models.policy={net: actor_critic}"]).models["policy"] == {"net": "actor_critic"}
+
+
 def test_overrides_reach_into_a_phase_by_its_name() -> None:
     recipe = load("iw_opd", ["phases.distil.credit.teacher_logratio.positions=first", "phases.teach.iterations=7"])
     assert recipe.phases[1]["credit"][2] == {"teacher_logratio": {"gamma": 0.5, "positions": "first"}}

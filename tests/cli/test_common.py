@@ -37,3 +37,17 @@ def test_a_stop_says_how_to_go_on(capsys, message, shown):
         command()
     assert left.value.exit_code == 130
     assert f"gainstage: {shown}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("kind", "code"), [(ValueError, 2), (RuntimeError, 1)])
+def test_a_fault_says_where_it_happened(capsys, kind, code):
+    @people_errors
+    def command():
+        error = kind("broken")
+        error.add_note("in gym:World, copy 3")
+        raise error
+
+    with pytest.raises(typer.Exit) as left:
+        command()
+    assert left.value.exit_code == code
+    assert "broken, in gym:World, copy 3" in capsys.readouterr().err

@@ -93,7 +93,7 @@ def plan_check(method: str, wishes: Wishes) -> list[Check]:
     for task in wishes.tasks or declared.tasks:
         shared = [
             *(QUICK_EVALUATION if wishes.quick else EVALUATION),
-            *_task_changes(task),
+            f"task={json.dumps(task)}",
             *(f"budget.{axis}={limit!r}" for axis, limit in budget.items()),
             "save.keep=1",
             *declared.common,
@@ -125,13 +125,6 @@ def task_label(task: str | dict[str, Any]) -> str:
         return task
     ((name, settings),) = task.items()
     return f"{name} ({', '.join(f'{key}={value}' for key, value in settings.items())})" if settings else name
-
-
-def _task_changes(task: str | dict[str, Any]) -> list[str]:
-    """A name replaces what the recipe has; settings alone would merge with the recipe's own."""
-    if isinstance(task, str):
-        return [f"task={json.dumps(task)}"]
-    return [f"task={json.dumps(next(iter(task)))}", f"task={json.dumps(task)}"]
 
 
 def _scaled_phases(job: Job, share: float) -> list[str]:

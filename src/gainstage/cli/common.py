@@ -38,6 +38,10 @@ BudgetText = Annotated[
 ]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1.")]
 Threads = Annotated[int | None, typer.Option("--threads", help="CPU threads of torch.", show_default=False)]
+ThreadsEach = Annotated[
+    int | None,
+    typer.Option("--threads", min=1, help="CPU threads of each run; absent = cores / jobs.", show_default=False),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
 
 
@@ -65,13 +69,18 @@ def people_errors(function: Function) -> Function:
             if code is None:
                 last = traceback.extract_tb(error.__traceback__)[-1]
                 fail(
-                    f"unexpected {type(error).__name__}: {error} ({last.filename}:{last.lineno}). "
+                    f"unexpected {type(error).__name__}: {error}{_notes(error)} ({last.filename}:{last.lineno}). "
                     "GAINSTAGE_DEBUG=1 shows the whole trace",
                     1,
                 )
-            fail(str(error), code or 2)
+            fail(f"{error}{_notes(error)}", code or 2)
 
     return wrapped  # type: ignore[return-value]
+
+
+def _notes(error: Exception) -> str:
+    """Where it happened, as those say who let it pass."""
+    return "".join(f", {note}" for note in getattr(error, "__notes__", ()))
 
 
 def _code(error: Exception) -> int | None:

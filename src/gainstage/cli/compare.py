@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gainstage.cli.arms import Setup, home_name, plan_of_looks, write_report
-from gainstage.cli.common import AsJson, Plugins, PolicyName, TaskName, changes, people_errors, prepare
+from gainstage.cli.common import AsJson, Plugins, PolicyName, TaskName, ThreadsEach, changes, people_errors, prepare
 from gainstage.cli.defaults import ANSWERS, BUDGET, EPISODES, defaults
 from gainstage.cli.metric_names import check_metric
 from gainstage.cli.power import finished_pairs, plans_of, print_plans
@@ -58,6 +58,7 @@ def compare(
     ] = None,
     runs: Annotated[Path, typer.Option("--runs", help="Folder of all runs.")] = Path("runs"),
     jobs: Annotated[int, typer.Option("--jobs", "-j", help="Runs side by side; 0 = one a core.")] = 0,
+    threads: ThreadsEach = None,
     metric: Annotated[
         str | None,
         typer.Option(
@@ -142,7 +143,7 @@ def compare(
     metric = metric or usual
     check_effect(effect, metric)
     shared = changes(list(common or []), task, policy, None, budget or spend)
-    setup = Setup(chosen, shared, home, plugin or [], max(cores // jobs, 1))
+    setup = Setup(chosen, shared, home, plugin or [], threads or max(cores // jobs, 1))
     _announce(setup.plan(range(1)), metric)  # every mistake is said before a run
     tuning = None if tune is None else tune_arms(setup, tune, jobs, metric)
 

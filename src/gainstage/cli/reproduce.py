@@ -21,7 +21,7 @@ from gainstage.cli.checks import (
     pace,
     plan_check,
 )
-from gainstage.cli.common import BudgetText, Plugins, PolicyName, changes, people_errors, prepare
+from gainstage.cli.common import BudgetText, Plugins, PolicyName, ThreadsEach, changes, people_errors, prepare
 from gainstage.cli.ledger import LEDGER, NAME
 from gainstage.cli.side_by_side import run_all
 
@@ -57,6 +57,7 @@ def reproduce(
     ] = None,
     runs: Annotated[Path, typer.Option("--runs", help="Folder of all runs.")] = Path("runs"),
     jobs: Annotated[int, typer.Option("--jobs", "-j", help="Runs side by side.")] = 2,
+    threads: ThreadsEach = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would run and how long it takes.")] = False,
     plugin: Plugins = None,
 ) -> None:
@@ -92,7 +93,7 @@ def reproduce(
     wishes = Wishes(
         home=runs / "reproduce" / code_identity(), quick=quick, seeds=seeds, tasks=tuple(tasks or ()),
         budget=dict(Budget.parse(budget).limits) if budget else {}, common=tuple(changes(common, None, policy)),
-        plugins=tuple(plugin or ()), threads=max(multiprocessing.cpu_count() // jobs, 1),
+        plugins=tuple(plugin or ()), threads=threads or max(multiprocessing.cpu_count() // jobs, 1),
     )  # fmt: skip
     plans = {name: plan_check(name, wishes) for name in dict.fromkeys(methods or catalog())}
     book = ledger or (LEDGER if LEDGER.exists() and not quick else runs / NAME)

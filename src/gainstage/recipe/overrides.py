@@ -1,5 +1,6 @@
 """Dotted overrides: `update.policy.lr=3e-4`. A segment inside a list is the name of an entry or of a phase.
 
+What is given takes the place of what stood there, mappings as well: `budget={env_steps: 1000}` drops other limits.
 `null` removes one: `phases.teach=null`, `credit.reference_logprobs=null`; `phases=[]` removes all phases.
 """
 
@@ -12,7 +13,7 @@ from typing import Any
 import yaml
 
 from gainstage.recipe.entries import LISTS, entry_name
-from gainstage.recipe.files import merge, read_yaml, remake_roles
+from gainstage.recipe.files import read_yaml, remake_roles
 from gainstage.recipe.schema import Recipe
 from gainstage.registry import RecipeError, near
 
@@ -72,9 +73,7 @@ def _set(node: Any, path: list[str], value: Any, text: str) -> None:
         _set(settings, rest, value, text)
         return
     if not rest:
-        node[head] = (
-            merge(node[head], value) if isinstance(value, Mapping) and isinstance(node.get(head), Mapping) else value
-        )
+        node[head] = value
         return
     below = node.get(head)
     if head in ("task", "store") and isinstance(below, str):
