@@ -16,6 +16,7 @@ from gainstage.ops.noise import mix
 from gainstage.policies.snapshots import Models
 from gainstage.recipe import of_run
 from gainstage.registry import RecipeError
+from gainstage.tasks.control.batched_env import seats
 from gainstage.types import Problem, Stop
 
 COPIES = 64
@@ -42,7 +43,7 @@ def play(
     starts = [(place, sample) for place in range(len(problems)) for sample in range(samples)]
     seeds = [mix(int(problems[place].meta["seed"]), "sample", sample) for place, sample in starts]
     answers: list[Answer] = []
-    size = min(copies, len(seeds))
+    size = seats(task, min(copies, len(seeds)))
     env = task.make(size, policy.device)
     try:
         for first in range(0, len(seeds), size):

@@ -104,11 +104,14 @@ def _film(task: Any, policy: Any, starts: Any, explore: bool, path: Path, fps: i
 
 
 def _drawable(task: Any) -> Any:
-    """The task itself; Gymnasium's must be told beforehand that it will be drawn."""
+    """The task itself; environments from elsewhere must be told beforehand that they will be drawn."""
     from dataclasses import replace
 
     from gainstage.tasks.control.gymnasium import Gymnasium
+    from gainstage.tasks.control.pettingzoo import PettingZoo
 
-    if not isinstance(task, Gymnasium):
-        return task
-    return replace(task, kwargs={**task.kwargs, "render_mode": "rgb_array"}, copies="sync")
+    if isinstance(task, Gymnasium):
+        return replace(task, kwargs={**task.kwargs, "render_mode": "rgb_array"}, copies="sync")
+    if isinstance(task, PettingZoo):
+        return replace(task, kwargs={**task.kwargs, "render_mode": "rgb_array"})
+    return task

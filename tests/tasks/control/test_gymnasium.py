@@ -314,6 +314,7 @@ def test_single_observation_spaces(space, expected, value, row):
     ("space", "where"),
     [
         (spaces.Text(5), "Text cannot"),
+        (spaces.Box(0, 1, (0,)), r"shape \(0,\) holds no number"),
         (spaces.Sequence(spaces.Discrete(2)), "Sequence cannot"),
         (spaces.Graph(spaces.Box(0, 1, (1,)), None), "Graph cannot"),
         (spaces.Dict({"a": spaces.Discrete(2), "say": spaces.Text(3)}), r"Text \(at say\).*keys:"),
@@ -415,6 +416,13 @@ def test_an_exception_of_the_environment_says_where():
     with pytest.raises(RuntimeError, match="broken") as caught:
         env.step(torch.zeros(2, dtype=torch.int64))
     assert caught.value.__notes__ == ["in counting, copy 0, step 1 of its episode"]
+
+
+@pytest.mark.parametrize(("seen", "says"), [(np.ones(1, np.float32), r"\(1,\)"), (1.0, "float"), (None, "NoneType")])
+def test_a_single_number_is_no_observation_of_three(seen, says):
+    env = counting(1, at=1, seen=seen, space=spaces.Box(0, 100, (3,), np.float32))
+    with pytest.raises(ValueError, match=rf"counting, copy 0, step 1.*{says}.*of shape \(3,\)"):
+        env.step(torch.zeros(1, dtype=torch.int64))
 
 
 def test_large_finite_numbers_are_fine():

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import sys
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
 from gainstage.chain import build_task
+from gainstage.episodes import play
 from gainstage.registry import RecipeError
+from gainstage.tasks.control.recording import controller, episodes
 
 gym = pytest.importorskip("gymnasium")
 pettingzoo = pytest.importorskip("pettingzoo")
@@ -124,6 +126,27 @@ def test_resume_is_exact():
         ends += int((a.terminated | a.truncated).sum())
         waits += a.real is not None
     assert ends > 10 and waits > 3
+
+
+class Runner:
+    """Everybody goes ahead."""
+
+    device = torch.device("cpu")
+
+    def act(self, obs, memory, *, explore):
+        return SimpleNamespace(action=torch.full((len(obs),), 2), state=None)
+
+    def to_env(self, action):
+        return action
+
+
+@pytest.mark.parametrize("count", [1, 3, 4])
+def test_any_number_of_episodes_is_played_and_recorded(count):
+    task = build(max_steps=9)
+    records = play(task, Runner(), task.problems("test")[:count], 1, explore=False)
+    assert [record.answers[0].reward for record in records] == [6.0] * count  # 2 and 4 fields from the start
+    recorded = list(episodes(task, controller("random", task), range(count)))
+    assert len(recorded) == count and all(0 < len(episode) <= 9 for episode in recorded)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*render method without")

@@ -236,6 +236,12 @@ class Simulation:
         return Starts(self.name, split)
 
 
+def seats(task: Any, episodes: int) -> int:
+    """Copies for so many episodes side by side: agents of one world come together."""
+    world = len(getattr(task, "agents", "1"))
+    return -(-episodes // world) * world
+
+
 T = TypeVar("T", bound=Simulation)
 
 

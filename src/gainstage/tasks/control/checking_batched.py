@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gainstage.tasks.control.batched_env import seats
 from gainstage.tasks.control.findings import Findings
 from gainstage.types.simulation import BatchedEnv, Stepped
 from gainstage.types.spaces import Box, Space, contains, describe_space, random_choices
@@ -25,7 +26,7 @@ def check_task(task: Any, *, steps: int = 1000) -> Findings:
         steps: to be looked at, of all copies together.
     """
     out = Findings()
-    group = len(getattr(task, "agents", "1"))  # agents of one world are copies that belong together
+    group = seats(task, 1)  # agents of one world are copies that belong together
     size = COPIES * group
     env = task.make(size)
     rounds = max(steps // size, 8)

@@ -111,7 +111,7 @@ class Copies:
     def step(self, actions: np.ndarray) -> Moved:
         """Move every copy by its action and start the next episode of those whose episode ended."""
         plan, size, elapsed, steps = self.plan, self.size, self.elapsed, self._steps
-        write, limit, plain, facts_wanted = plan.observing.write, plan.limit, plan.observing.plain, bool(plan.facts)
+        write, limit, facts_wanted = plan.observing.write, plan.limit, bool(plan.facts)
         next_obs = plan.observing.empty(size)
         reward = np.empty(size, np.float32)
         terminated, truncated = np.zeros(size, np.bool_), np.zeros(size, np.bool_)
@@ -125,10 +125,7 @@ class Copies:
                 error.add_note(f"in {self._where(copy)}")
                 raise
             try:
-                if plain:
-                    next_obs[copy] = seen
-                else:
-                    write(next_obs, copy, seen)
+                write(next_obs, copy, seen)
                 reward[copy] = paid
                 if facts_wanted:
                     self._note(facts, copy, info)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,14 +26,12 @@ class Observing:
         dtype: of the array.
         write: puts one observation into `array[row]`.
         batch: turns a vector environment's batched observation into an array `"B *"`.
-        plain: `array[row] = observation` does what `write` does.
     """
 
     space: Space
     dtype: Any
     write: Callable[[np.ndarray, int, Any], None]
     batch: Callable[[Any], np.ndarray]
-    plain: bool = False
 
     def empty(self, size: int) -> np.ndarray:
         """Room for `size` observations."""
@@ -85,16 +84,21 @@ def _entry(key: str, inner: Observing) -> Observing:
 
 
 def _box(space: Any) -> Observing:
+    if not math.prod(space.shape):
+        raise ValueError(f"an observation space of shape {space.shape} holds no number")
     picture = space.dtype == np.uint8
     dtype = np.uint8 if picture else np.float32
     with np.errstate(over="ignore"):  # float64 bounds beyond float32 become infinite
         low, high = (torch.from_numpy(np.array(bound, np.float32)) for bound in (space.low, space.high))
+    shape = space.shape
+
+    def write(array: np.ndarray, row: int, seen: Any) -> None:
+        if np.shape(seen) != shape:  # numpy would stretch a single number
+            raise ValueError(f"its space has observations of shape {shape}, not {np.shape(seen)}")
+        array[row] = seen
+
     return Observing(
-        Box(low, high, torch.uint8 if picture else torch.float32),
-        dtype,
-        lambda array, row, seen: array.__setitem__(row, seen),
-        lambda seen: np.array(seen, dtype),
-        plain=True,
+        Box(low, high, torch.uint8 if picture else torch.float32), dtype, write, lambda seen: np.array(seen, dtype)
     )
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from gainstage.ops.masked import over
 from gainstage.ops.noise import mix
 from gainstage.tasks.control.augmented_logger import AugmentedLogger
+from gainstage.tasks.control.batched_env import seats
 from gainstage.tasks.control.controllers import Controller, CoordinateWalk, Noisy, expert
 from gainstage.types.episodes import Episode
 from gainstage.types.spaces import Box, Space, random_choices
@@ -155,7 +156,7 @@ def episodes(
         facts: facts of a step that are kept.
         limit: steps after which an episode is cut off.
     """
-    env = task.make(min(copies, len(seeds)))
+    env = task.make(seats(task, min(copies, len(seeds))))
     try:
         for first in range(0, len(seeds), env.size):
             wave = list(seeds[first : first + env.size])
