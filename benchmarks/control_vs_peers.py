@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import resource
 import statistics
 import subprocess
@@ -145,11 +146,17 @@ def measure(python: str, which: str, case: str, options: argparse.Namespace) -> 
         command += [f"--{name}", str(getattr(options, name))]
     command += ["--said", json.dumps(settings(case, options.turns))]
     with tempfile.TemporaryDirectory() as place:  # MuJoCo writes its complaints to where it stands
-        done = subprocess.run(command, capture_output=True, text=True, cwd=place)
+        done = subprocess.run(command, capture_output=True, text=True, cwd=place, env=os.environ | _paths())
     for line in done.stdout.splitlines():
         if line.startswith("RESULT "):
             return json.loads(line.removeprefix("RESULT "))
     raise RuntimeError((done.stderr.strip().splitlines() or ["no result"])[-1])
+
+
+def _paths() -> dict[str, str]:
+    """PYTHONPATH with places that hold from anywhere."""
+    places = os.environ.get("PYTHONPATH", "")
+    return {"PYTHONPATH": os.pathsep.join(str(Path(place).resolve()) for place in places.split(os.pathsep) if place)}
 
 
 def main() -> None:
@@ -179,6 +186,8 @@ def main() -> None:
                     found[which].append(measure(python, which, case, options))
                 except RuntimeError as error:
                     print(f"{case}: {which} did not run: {error}", file=sys.stderr)
+        if not found["house"]:
+            sys.exit(f"{case}: there is nothing to compare the peers with")
         own = statistics.median(one[axis] for one in found["house"])
         print(f"{case}, {options.threads} thread(s), {axis} seconds, median of {options.rounds}")
         for which, several in found.items():

@@ -39,6 +39,8 @@ ROOMS = {
 
 DECLARATIONS = ("needs", "writes", "uses", "requires", "wants", "level", "fit_at", "splits", "reads_truth")
 T = TypeVar("T", bound=Callable[..., Any])
+SHOWN = 60
+"""Names that a message lists at most."""
 
 
 class RecipeError(ValueError):
@@ -122,13 +124,14 @@ def names(kind: str) -> list[str]:
 
 
 def near(name: str, known: typing.Iterable[str]) -> str:
-    """A half sentence with the near matches of a wrong name, or all names where none is near."""
+    """A half sentence with the near matches of a wrong name, or the names that there are where none is near."""
     known = sorted(known)
     matches = difflib.get_close_matches(name, known, n=3, cutoff=0.55)
     matches.sort(key=lambda match: sorted(match) != sorted(name))  # two letters that changed places: the likeliest slip
     if matches:
         return "did you mean " + " or ".join(repr(match) for match in matches) + "?"
-    return "known: " + ", ".join(known) if known else "there is none"
+    more = f" and {len(known) - SHOWN} more" if len(known) > SHOWN else ""
+    return "known: " + ", ".join(known[:SHOWN]) + more if known else "there is none"
 
 
 def find(kind: str, name: str) -> Entry:

@@ -39,13 +39,10 @@ class MLP(nn.Sequential):
     Args:
         sizes: widths, input and output included.
         act: activation between the layers; none after the last one unless `ends`.
-        norm: layer norm before each activation.
         gain: orthogonal start, of this gain in the last layer and sqrt 2 before; None = torch's own start.
     """
 
-    def __init__(
-        self, sizes: Sequence[int], act: str = "relu", norm: bool = False, gain: float | None = None, ends: bool = False
-    ) -> None:
+    def __init__(self, sizes: Sequence[int], act: str = "relu", gain: float | None = None, ends: bool = False) -> None:
         if len(sizes) < 2 or min(sizes) < 1:
             raise ValueError(f"an MLP needs the widths of input and output, all at least 1, got {list(sizes)}")
         layers: list[nn.Module] = []
@@ -56,7 +53,7 @@ class MLP(nn.Sequential):
                 orthogonal(layer, gain if last and not ends else math.sqrt(2))
             layers.append(layer)
             if not last or ends:
-                layers += [*([nn.LayerNorm(out)] if norm else []), activation(act)]
+                layers.append(activation(act))
         super().__init__(*layers)
 
     def forward(self, x: Tensor) -> Tensor:
