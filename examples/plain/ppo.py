@@ -21,9 +21,9 @@ from gainstage.ops.noise import mix
 from gainstage.ops.seeding import stream
 from gainstage.policies.control.actor_critic import ActorCritic
 
-COPIES, STEPS, EPOCHS, MINIBATCH = 8, 128, 4, 256
+COPIES, STEPS, EPOCHS, MINIBATCH = 8, 128, 10, 64
 GAMMA, LAM, CLIP, VALUE, ENTROPY = 0.99, 0.95, 0.2, 0.5, 0.01
-LR, EPS, CLIP_NORM = 2.5e-4, 1e-5, 0.5
+LR, EPS, CLIP_NORM = 1e-3, 1e-5, 0.5
 
 
 def main(
