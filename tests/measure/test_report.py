@@ -18,6 +18,7 @@ from gainstage.measure.curves.learning import Curve
 from gainstage.measure.metrics import describe, number, short
 from gainstage.measure.outcome import Report
 from gainstage.measure.report import print_table, render
+from gainstage.measure.tables import side_effects, spent
 
 HOSTILE = '"><script>alert(1)</script><img src=x onerror="alert(2)">\'&amp;]]>\x1b[31m| # *x*'
 VOID = {"meta", "input", "br", "img", "link", "hr"}
@@ -88,6 +89,22 @@ def test_the_page_says_the_verdict_first_and_everything_once(report):
     for part in ("Scores", "Side effects", "At equal spend", "What a run really spent", "Held equal", "2026-01-31"):
         assert part in text
     assert "4 paired seeds" in text and "gain confirmed: 1 of 2 arms" in text
+
+
+def test_steps_of_environments_are_not_called_tokens(make_runs):
+    runs = make_runs({"ppo": 0.5, "a2c": 0.8})
+    assert not compare(runs).episodes
+    for run in runs:
+        run.spent = {"env_steps": run.spent["generated_tokens"], "trained_tokens": 9.0}
+        run.evaluation_spent = {"env_steps": 30.0}
+        run.curve = [
+            {name.replace("generated_tokens", "env_steps"): value for name, value in row.items()} for row in run.curve
+        ]
+    found = compare(runs)
+    heads = [column.label for table in (side_effects(found), spent(found)) for column in table.columns]
+    assert {"episode length (steps)", "trained steps"} < set(heads) and not [head for head in heads if "token" in head]
+    texts = Page(render(found)).texts
+    assert "episode length" in texts and "trained steps" in texts and "trained tokens" not in texts
 
 
 def test_every_budget_axis_has_a_panel_and_the_budgets_own_is_shown_first(report):

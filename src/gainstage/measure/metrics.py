@@ -136,6 +136,16 @@ _KNOWN = (
     Metric("confidence/mean", "confidence", "", "mean confidence that the policy states", True),
 )
 _BY_NAME = {metric.name: metric for metric in _KNOWN}
+_OF_EPISODES = {
+    metric.name: metric
+    for metric in (
+        Metric("length/mean", "episode length", "steps", "mean steps of an episode", positive=True),
+        Metric("length/truncated", "cut off", "", "share of episodes cut off by a limit of time", True, less=True),
+        Metric("budget/trained_tokens", "trained steps", "steps", "steps that an optimizer saw, each epoch counted"),
+        Metric("budget/scored_tokens", "scored steps", "steps", "steps that a net only scored, without training"),
+    )
+}
+"""What is said otherwise where a decision is an environment's step and no token."""
 
 TAX = ("greedy", "length/mean", "length/truncated", "entropy/mean", "diversity", "kl/start", "kl/ref", "abstention",
        "abstention/unanswerable", "abstention/answerable", "pass@1/answerable", "hallucination", "ece")  # fmt: skip
@@ -150,9 +160,15 @@ def known_names() -> list[str]:
     return list(_BY_NAME)
 
 
-def describe(name: str) -> Metric:
-    """The metric of a log name; `eval/{task}/` in front of it is left out. Unknown names describe themselves."""
+def describe(name: str, episodes: bool = False) -> Metric:
+    """The metric of a log name; `eval/{task}/` in front of it is left out. Unknown names describe themselves.
+
+    Args:
+        episodes: decisions are an environment's steps, no tokens.
+    """
     bare = name.split("/", 2)[2] if name.startswith("eval/") and name.count("/") >= 2 else name
+    if episodes and bare in _OF_EPISODES:
+        return _OF_EPISODES[bare]
     if bare in _BY_NAME:
         return _BY_NAME[bare]
     if bare.startswith("budget/") and bare[7:] in AXES:

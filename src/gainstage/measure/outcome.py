@@ -110,6 +110,12 @@ class Report:
     def baseline(self) -> str:
         return self.arms[0].name
 
+    @property
+    def episodes(self) -> bool:
+        """Whether decisions are an environment's steps and no tokens."""
+        axes = {axis for arm in self.arms for axis in (*arm.spent, *arm.evaluation_spent)}
+        return bool(axes & {"env_steps", "transitions"}) and "generated_tokens" not in axes
+
     def to_json(self, indent: int | None = None) -> str:
         """JSON text; numbers that are not finite become null."""
         return json.dumps(plain(asdict(self)), allow_nan=False, indent=indent, ensure_ascii=False)

@@ -38,7 +38,7 @@ def curves(report: Report) -> str:
     about = f"Thick lines: mean over seeds; bands: its {level} t interval; thin lines: single runs, not smoothed."
     parts = [f'<section class="curves"><h2>Learning curves</h2><p class="about">{about} Horizontal axis:</p>']
     for i, axis in enumerate(axes):
-        spent = describe(f"budget/{axis}")
+        spent = describe(f"budget/{axis}", report.episodes)
         checked = " checked" if i == 0 else ""
         parts.append(f'<input type="radio" name="axis" id="x{i}"{checked}>')
         parts.append(f'<label for="x{i}" title="{escape(spent.meaning)}">{escape(spent.label)}</label>')
@@ -50,7 +50,9 @@ def curves(report: Report) -> str:
                 continue
             main = metric == report.metric
             width, height = WIDE if main else NARROW
-            chart = svg.line_chart(by_axis[axis], order, metric, axis, width=width, height=height, names=main)
+            chart = svg.line_chart(
+                by_axis[axis], order, metric, axis, width=width, height=height, names=main, episodes=report.episodes
+            )
             caption = f"<figcaption>{_caption(report, metric)}</figcaption>"
             if main:
                 parts.append(f'<figure class="large">{caption}<div class="wide">{chart}</div></figure>')
@@ -61,7 +63,7 @@ def curves(report: Report) -> str:
 
 
 def _caption(report: Report, metric: str) -> str:
-    shown = describe(metric)
+    shown = describe(metric, report.episodes)
     where = ", ".join(("held-out", *report.tasks)) if metric.startswith("eval/") else "training"
     unit = f"{shown.unit}, " if shown.unit else ""
     return (

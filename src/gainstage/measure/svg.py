@@ -23,14 +23,15 @@ def _path(points: Sequence[tuple[float, float]]) -> str:
 
 
 def line_chart(
-    curves: Mapping[str, Curve], order: Sequence[str], metric: str, axis: str, *, width: int, height: int, names: bool
-) -> str:
+    curves: Mapping[str, Curve], order: Sequence[str], metric: str, axis: str, *, width: int, height: int, names: bool,
+    episodes: bool = False,
+) -> str:  # fmt: skip
     """Learning curves of several arms against a budget axis, from nothing spent on."""
     x_end = max(x[-1] for c in curves.values() for x, _ in c.seeds.values())
     ticks = [t for t in nice_ticks(0, x_end, 6 if width > 600 else 4) if t <= x_end * 1.001]
     return chart(
-        curves, order, describe(metric), describe(f"budget/{axis}"), (0, x_end), ticks, width=width, height=height,
-        names=names,
+        curves, order, describe(metric, episodes), describe(f"budget/{axis}", episodes), (0, x_end), ticks,
+        width=width, height=height, names=names,
     )  # fmt: skip
 
 

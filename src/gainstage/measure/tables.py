@@ -92,9 +92,10 @@ def side_effects(report: Report) -> Table:
     in_arms = [name for arm in report.arms for name in arm.side_effects]
     names = list(dict.fromkeys([*in_arms, *(name for change in changes.values() for name in change)]))
     names = [name for name in names if name != describe(report.metric).name]
+    described = {name: describe(name, report.episodes) for name in names}
     columns = [Column("arm", "", False)]
     for name in names:
-        shown = describe(name)
+        shown = described[name]
         unit = f" ({shown.unit})" if shown.unit else ""
         columns.append(Column(f"{shown.label}{unit}", f"{shown.meaning}; in brackets the change against the baseline"))
     rows = []
@@ -102,11 +103,11 @@ def side_effects(report: Report) -> Table:
         row = [arm.name]
         for name in names:
             value = arm.side_effects[name].value if name in arm.side_effects else None
-            text, change = describe(name).text(value), changes.get(arm.name, {}).get(name)
-            row.append(f"{text} ({_starred(change, describe(name), value)})" if change else text)
+            text, change = described[name].text(value), changes.get(arm.name, {}).get(name)
+            row.append(f"{text} ({_starred(change, described[name], value)})" if change else text)
         rows.append(row)
     start = {
-        arm.name: [describe(n).text(arm.before[n].value) if n in arm.before else NONE for n in names]
+        arm.name: [described[n].text(arm.before[n].value) if n in arm.before else NONE for n in names]
         for arm in report.arms if arm.before
     }  # fmt: skip
     alike = len({tuple(row) for row in start.values()}) == 1
@@ -124,7 +125,7 @@ def learning(report: Report) -> Table:
     """The learning curves as numbers, against the axis of the comparison."""
     curves = report.curves.get(report.metric, {}).get(report.axis, {})
     curves = {name: curve for name, curve in curves.items() if curve.x}
-    shown, axis = describe(report.metric), describe(f"budget/{report.axis}")
+    shown, axis = describe(report.metric), describe(f"budget/{report.axis}", report.episodes)
     columns = [Column(axis.label, axis.meaning), *(Column(name, shown.meaning) for name in curves)]
     rows = []
     if curves:
@@ -158,7 +159,7 @@ def equal_spend(report: Report) -> Table:
     ]
     rows = []
     for axis, row in report.equal_spend.items():
-        cells = [describe(f"budget/{axis}").label, short(row.spend)]
+        cells = [describe(f"budget/{axis}", report.episodes).label, short(row.spend)]
         cells += [shown.text(row.values[arm.name].value) if arm.name in row.values else NONE for arm in report.arms]
         cells += [interval_text(d, shown, change=True) for d in row.differences.values()]
         rows.append(cells)
@@ -171,7 +172,7 @@ def spent(report: Report) -> Table:
     axes = list(dict.fromkeys(axis for arm in report.arms for axis in (*arm.spent, *arm.evaluation_spent)))
     columns = [Column("arm", "", False)]
     for axis in axes:
-        shown = describe(f"budget/{axis}")
+        shown = describe(f"budget/{axis}", report.episodes)
         columns.append(Column(shown.label, f"{shown.meaning}, in {shown.unit}"))
     rows: list[list[str]] = []
     arms: list[int | None] = []
@@ -197,7 +198,8 @@ def components(report: Report) -> Table:
     """Who spent it: component by component."""
     axes = list(dict.fromkeys(x for arm in report.arms for book in arm.spent_by.values() for x in book))
     columns = [Column("arm", "", False), Column("component", "the part of the chain that caused the cost", False)]
-    columns += [Column(describe(f"budget/{axis}").label, describe(f"budget/{axis}").meaning) for axis in axes]
+    shown = [describe(f"budget/{axis}", report.episodes) for axis in axes]
+    columns += [Column(metric.label, metric.meaning) for metric in shown]
     rows: list[list[str]] = []
     arms: list[int | None] = []
     for index, arm in enumerate(report.arms):
