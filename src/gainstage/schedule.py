@@ -40,7 +40,7 @@ class Schedule:
         for place, (_, name) in enumerate(self.order):
             if self._length(place) is None and not self._limits(place) and not self.budget:
                 where = f"phases.{name}" if recipe.phases else "the recipe"
-                raise RecipeError(f"{where} never ends: set iterations, or a budget such as generated_tokens=2e6")
+                raise RecipeError(f"{where} never ends: set iterations, or a budget such as seconds=300")
 
     @property
     def name(self) -> str:

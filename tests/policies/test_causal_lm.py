@@ -230,6 +230,16 @@ def test_weights_that_do_not_fill_the_model_are_refused(tmp_path: Path) -> None:
             Models({"policy": {"load": str(tmp_path)}}, ["policy"])
 
 
+def test_a_net_for_environments_is_no_language_model(tmp_path: Path) -> None:
+    from gainstage.policies.language.sources import load_causal_lm
+    from gainstage.recipe import load
+    from gainstage.trainer import Trainer
+
+    Trainer(load("ppo")).models["policy"].save(tmp_path)
+    with pytest.raises(RecipeError, match="acts in an environment and writes no text; use gainstage play"):
+        load_causal_lm(str(tmp_path))
+
+
 def test_pickles_are_never_opened(tmp_path: Path) -> None:
     made = policy("llama")
     made.save(tmp_path)

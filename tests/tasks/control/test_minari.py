@@ -286,6 +286,14 @@ def rewrite(**changes):
     return apply
 
 
+def rot(folder):
+    """Every seventh byte behind the file's head is another one."""
+    (file,) = folder.glob("*.hdf5")
+    held = bytearray(file.read_bytes())
+    held[600::7] = bytes(byte ^ 0x5A for byte in held[600::7])
+    file.write_bytes(held)
+
+
 @pytest.mark.parametrize(
     ("damage", "says"),
     [
@@ -303,6 +311,7 @@ def rewrite(**changes):
         (rewrite(action_space="{"), "action_space cannot be read"),
         (lambda folder: (folder / METADATA).write_text("{"), "is no metadata"),
         (lambda folder: (folder / METADATA).unlink(), "no Minari data set is here"),
+        (rot, "cannot be read: it is cut, damaged or no HDF5 file"),
     ],
 )
 def test_damage_is_named(written, damage, says):

@@ -14,7 +14,7 @@ from gainstage.policies.control.handle import Encoder, NetHandle, handle_of
 from gainstage.policies.control.q_heads import ChoiceNet, QSettings
 from gainstage.registry import RecipeError, component
 from gainstage.types import Act
-from gainstage.types.spaces import Discrete, Space, describe_space
+from gainstage.types.spaces import Box, Discrete, Space, describe_space
 
 
 class CriticNet(nn.Module):
@@ -99,7 +99,7 @@ def choices(space: Space, role: str, net: str) -> int:
     if not isinstance(space, Discrete):
         raise RecipeError(
             f"models.{role}: {net} values choices; the task's actions are {describe_space(space)}. "
-            "Use a method for continuous actions (sac, td3, ppo)"
+            f"Use {'a method for continuous actions (sac, td3, ppo)' if isinstance(space, Box) else 'ppo or a2c'}"
         )
     return space.n
 

@@ -89,6 +89,14 @@ class CausalLm:
         return policy
 
 
+def _acts(config: Path) -> bool:
+    """Whether it is the card of a net for environments."""
+    try:
+        return json.loads(config.read_text(encoding="utf-8")).get("format") == "gainstage-net"
+    except (OSError, ValueError, AttributeError):
+        return False
+
+
 def load_causal_lm(source: str, dtype: str = "float32", trust_remote_code: bool = False) -> tuple[Any, Any, Any]:
     """Model, tokenizer and, for an adapter folder, the `PeftModel` around the model (else None).
 
@@ -111,6 +119,8 @@ def load_causal_lm(source: str, dtype: str = "float32", trust_remote_code: bool 
         adapted = peft.PeftModel.from_pretrained(module, path, is_trainable=True)
         return module, AutoTokenizer.from_pretrained(path), adapted
     folder = path if Path(path).is_dir() or hub_answers() else cached_folder(path)
+    if _acts(Path(folder) / "config.json"):
+        raise RecipeError(f"{source}: its net acts in an environment and writes no text; use gainstage play {source}")
     try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             folder, dtype=getattr(torch, dtype), trust_remote_code=trust_remote_code, attn_implementation="sdpa",

@@ -6,6 +6,7 @@ So the entry that stands nearest to the engine has the last word on an action: i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -144,8 +145,8 @@ class GaussianNoise(Exploration):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.std >= 0:
-            raise ValueError(f"std must be at least 0, got {self.std}")
+        if not 0 <= self.std < math.inf:
+            raise ValueError(f"std must be a finite number of at least 0, got {self.std}")
 
     def wrap(self, actor: Any, ctx: Ctx) -> Any:
         return _Noisy(actor, lambda action: self.std * torch.randn_like(action))
@@ -205,6 +206,11 @@ class UniformWarmup(Exploration):
     """
 
     steps: int = 5_000
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.steps < 0:
+            raise ValueError(f"steps must be at least 0, got {self.steps}")
 
     def wrap(self, actor: Any, ctx: Ctx) -> Any:
         if ctx.meter.total("env_steps") >= self.steps:

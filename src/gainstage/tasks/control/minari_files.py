@@ -185,7 +185,7 @@ def _from_hdf5(path: Path, count: int, seen: Any, acted: Any, jpeg: bool) -> Ite
                     "infos": _facts(group["infos"]) if "infos" in group else {},
                     **{name: group[name][()] for name in STEP_COLUMNS},
                 }
-    except OSError as error:
+    except (OSError, RuntimeError, KeyError) as error:  # all that h5py says of one that is damaged
         raise ValueError(f"{path} cannot be read: it is cut, damaged or no HDF5 file ({error})") from None
 
 
