@@ -13,6 +13,7 @@ from gainstage.episodes import play
 from gainstage.ops.distributions import TanhGaussian, gaussian_log_prob, log_squash
 from gainstage.recipe import load
 from gainstage.registry import RecipeError
+from gainstage.running import Run
 from gainstage.trainer import RunError, Trainer
 from gainstage.types import Batch
 
@@ -220,6 +221,14 @@ def test_a_target_that_is_not_finite_stops_the_run_with_the_weights_as_before():
 def test_what_does_not_fit_is_said_in_a_line(name: str, overrides: list[str], says: str):
     with pytest.raises((RecipeError, ValueError), match=says):
         trained(name, "iterations=1", "budget={}", *overrides)
+
+
+def test_a_run_that_never_learned_says_so():
+    said: list[str] = []
+    run = Run(load("dqn", ["budget.env_steps=300", "evaluate.problems=1", "evaluate.every=1"]), warn=said.append)
+    record = run.execute()
+    assert any("no optimizer step was made" in text for text in said)
+    assert any("no optimizer step was made" in note for note in record.notes)
 
 
 def test_goal_statistics_see_goals_in_hindsight():

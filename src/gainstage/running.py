@@ -76,6 +76,8 @@ class Run:
             return self.record(finished=False)
         if self.trainer.iteration == 0:
             raise RunError("the run ended without a single iteration: its budget or `iterations` is too small")
+        for text in self._unlearned():
+            self.warn(text)
         return self.finish()
 
     @property
@@ -247,4 +249,11 @@ class Run:
             f"set phases.{self.trainer.schedule.name}.budget or its iterations"
             for name in self.trainer.schedule.unreached
         ]
-        return [*self.looks.notes(), *missed, *steps_note(self.trainer.last_chain)]
+        return [*self.looks.notes(), *missed, *self._unlearned(), *steps_note(self.trainer.last_chain)]
+
+    def _unlearned(self) -> list[str]:
+        """Whether the run ended before learning began."""
+        meter = self.trainer.meter
+        if not self.recipe.update or meter.total("gradient_steps") or meter.total("trained_tokens"):
+            return []
+        return ["no optimizer step was made: the budget ended before learning began (a store's `least`, a warm-up)"]
