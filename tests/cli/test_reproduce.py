@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -266,3 +267,13 @@ def test_the_ledger_prints_claims_beside_measurements(tmp_path: Path) -> None:
     table = gs("ledger", "--markdown", "--path", file).splitlines()
     assert len(table) == 4 and "+4.0 points pass@1" in table[3]
     assert gs("ledger", "rgra", "--markdown")  # the shipped one
+
+
+@pytest.mark.parametrize(("words", "threads"), [(["--jobs", "1"], 8), (["--jobs", "2"], 4), (["--threads", "1"], 1)])
+def test_runs_share_the_cores_or_have_the_threads_that_are_said(monkeypatch, tmp_path, words, threads):
+    seen = []
+    monkeypatch.setattr(multiprocessing, "cpu_count", lambda: 8)
+    monkeypatch.setattr(reproduce, "plan_check", lambda name, wishes: seen.append(wishes.threads) or [])
+    out = RUN.invoke(app, ["reproduce", "rgra", "--dry-run", "--runs", str(tmp_path), *words])
+    assert out.exit_code == 0, out.output
+    assert seen == [threads]
