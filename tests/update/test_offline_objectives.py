@@ -223,9 +223,9 @@ def test_no_penalty_is_plain_td(tmp_path, monkeypatch):
     monkeypatch.setenv("GAINSTAGE_CACHE", str(tmp_path))
     free = weights_after("cql", "update.conservative_td.penalty=0", role="critic")
     plain = (
-        "update=[data_statistics, {td: {train: [critic], lr: 1.0e-3}}, {actor_value: {train: [policy], alpha: alpha, "
+        "update=[data_statistics, {td: {train: [critic], lr: 3.0e-3}}, {actor_value: {train: [policy], alpha: alpha, "
     )
-    plain += "lr: 3.0e-4}}, {entropy_temperature: {train: [alpha], lr: 3.0e-4}}]"
+    plain += "lr: 1.0e-3, warmup: 0.4}}, {entropy_temperature: {train: [alpha], lr: 1.0e-3}}]"
     td = weights_after("cql", plain, role="critic")
     bound = weights_after("cql", role="critic")
     assert all(torch.equal(free[name], td[name]) for name in td)
