@@ -39,6 +39,13 @@ def test_without_an_interval_nothing_is_decided(expected):
     assert outcome(expected, paired_difference([0.9], [0.1]), 0.05) == UNDECIDED
 
 
+@pytest.mark.parametrize("expected", [e for e in EXPECTATIONS if e != "open"])
+def test_scores_alike_in_every_pair_bear_out_what_claims_no_difference(expected):
+    says = UNDECIDED if expected in ("higher", "lower") else AS_CLAIMED
+    assert outcome(expected, paired_difference([5.0, 3.0, 4.0], [5.0, 3.0, 4.0]), 0.05) == says
+    assert outcome(expected, paired_difference([5.0, 3.0], [5.0, 3.0]), 0.05) == UNDECIDED
+
+
 def test_mistakes_are_named():
     with pytest.raises(ValueError, match="not lower"):
         outcome("better", interval(0, 1), 0.05)

@@ -16,7 +16,8 @@ def outcome(expected: str, difference: PairedDifference | None, margin: float) -
     `higher` and `lower` need an interval beyond zero on that side. `not lower`, `not higher` and `equal` need an
     interval that stays within `margin` on the side, or sides, where it must (a test of non-inferiority, of
     equivalence); failing to find a difference is not enough. An interval beyond zero on the wrong side, and for the
-    last three beyond the margin, speaks against the claim. All else, one run included, is undecided.
+    last three beyond the margin, speaks against the claim. Scores that are alike in every one of at least three pairs
+    have no spread to make an interval of, and bear these three out. All else, one run included, is undecided.
 
     Args:
         expected: one of `EXPECTATIONS`.
@@ -35,8 +36,12 @@ def outcome(expected: str, difference: PairedDifference | None, margin: float) -
         raise ValueError(f"margin must not be negative, got {margin}")
     if expected == OPEN:
         return ""
-    if difference is None or difference.low is None or difference.high is None:
+    if difference is None:
         return UNDECIDED
+    if difference.low is None or difference.high is None:
+        pairs = difference.differences
+        alike = len(pairs) >= 3 and not any(pairs) and expected in ("not lower", "not higher", "equal")
+        return AS_CLAIMED if alike else UNDECIDED
     low, high = difference.low, difference.high
     if expected in ("lower", "not higher"):  # the mirror image
         expected, low, high = {"lower": "higher", "not higher": "not lower"}[expected], -high, -low
