@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from gainstage import checkpoint
+from gainstage.chain import build_chain
 from gainstage.episodes import play
 from gainstage.recipe import load
 from gainstage.registry import RecipeError, build
@@ -223,3 +224,8 @@ def test_paired_seeds_share_weights_and_starts():
         made.enter()
     assert torch.equal(one.chain.rollout[0].it.obs, two.chain.rollout[0].it.obs)
     assert build("task", "cart_pole").problems("train")[0] != build("task", "cart_pole").problems("validation")[0]
+
+
+def test_a_reward_that_nobody_would_ask_is_refused():
+    with pytest.raises(RecipeError, match=r"reward\.task_verdict would never be asked"):
+        build_chain(load("ppo", ["reward=[task_verdict]"]))

@@ -187,6 +187,11 @@ def _check_shape(chain: Chain) -> None:
         raise RecipeError("the recipe rolls out but has no reward; add one, for instance reward: [task_verdict]")
     if chain.rollout and chain.update and not chain.simulates and not any(part.has("next") for part in chain.select):
         raise RecipeError("select: no entry picks problems; add for instance `shuffle: {samples: 8}`")
+    if chain.simulates and (idle := [part.key for part in chain.reward if not part.has("shape")]):
+        raise RecipeError(
+            f"{idle[0]} would never be asked: where environments are stepped a reward is a class with a method "
+            "shape(self, batch, ctx) that returns Float[B, T]"
+        )
     if not (chain.rollout or chain.credit or chain.update):
         raise RecipeError("the recipe neither samples nor trains: give it rollout and update, or phases that have them")
     for part in chain.credit:
