@@ -252,7 +252,7 @@ class Run:
         return [*self.looks.notes(), *missed, *self._unlearned(), *steps_note(self.trainer.last_chain)]
 
     def _unlearned(self) -> list[str]:
-        """Whether the run ended before learning began."""
+        """What is to be said where the run ended before learning began."""
         meter = self.trainer.meter
         if not self.recipe.update or meter.total("gradient_steps") or meter.total("trained_tokens"):
             return []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -128,3 +130,9 @@ def test_saved_and_loaded_it_goes_on_alike():
     again = other.uniform(64, torch.Generator().manual_seed(1))
     assert torch.equal(index.step, again.step)
     assert torch.equal(store.draw(index)["obs"], other.draw(again)["obs"])
+
+
+def test_an_entry_that_chooses_transitions_is_refused_before_anything_is_collected():
+    with pytest.raises(RecipeError, match=r"store\.episodes draws by itself.*prioritized"):
+        EpisodeReplay().start(SimpleNamespace(choose=lambda n: None, folder=None))
+    EpisodeReplay().start(SimpleNamespace(choose=None, folder=None))

@@ -20,23 +20,14 @@ def estimated_influence(successes: ArrayLike, visits: ArrayLike) -> NDArray[np.f
     Raises:
         ValueError: shapes that differ, or more successes than visits.
     """
-    known, plug_in, bias = _parts(successes, visits)
-    return np.where(known, plug_in - bias, np.nan)
+    return influence_and_bias(successes, visits)[0]
 
 
-def influence_bias(successes: ArrayLike, visits: ArrayLike) -> NDArray[np.float64]:
-    """What chance alone adds to the plug-in estimate of each state, "S"; NaN where successes are too few.
+def influence_and_bias(successes: ArrayLike, visits: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """`estimated_influence`, and what chance alone had added to it, "S"; NaN where successes are too few.
 
-    An influence well below it cannot be told from none.
+    An influence well below that cannot be told from none.
     """
-    known, _, bias = _parts(successes, visits)
-    return np.where(known, bias, np.nan)
-
-
-def _parts(
-    successes: ArrayLike, visits: ArrayLike
-) -> tuple[NDArray[np.bool_], NDArray[np.float64], NDArray[np.float64]]:
-    """Which states have successes enough, the plug-in estimate, its bias."""
     won, seen = np.atleast_2d(np.asarray(successes, float)), np.atleast_2d(np.asarray(visits, float))
     if won.shape != seen.shape or (won > seen).any() or (won < 0).any():
         raise ValueError(f"estimated_influence: successes {won.shape} must lie between 0 and visits {seen.shape}")
@@ -48,4 +39,4 @@ def _parts(
     safe = np.where(v > 0, v, 1.0)
     plug_in = (p * (q / safe - 1) ** 2).sum(-1)
     bias = (p * (1 - q) * q / (np.maximum(seen, 1) * safe**2)).sum(-1)
-    return known, plug_in, bias
+    return np.where(known, plug_in - bias, np.nan), np.where(known, bias, np.nan)

@@ -33,6 +33,15 @@ class EpisodeReplay(Replay):
         self.begun = torch.zeros(0, dtype=torch.int64)
         self._ended: Tensor | None = None
 
+    def start(self, ctx: Any) -> None:
+        """Raises RecipeError: select has an entry that chooses transitions, which knows nothing of ends."""
+        if ctx.choose is not None:
+            raise RecipeError(
+                "store.episodes draws by itself, from episodes that have ended; take out the select entry that chooses "
+                "transitions (such as prioritized or own_streams), or use store: replay"
+            )
+        super().start(ctx)
+
     # -- writing ----------------------------------------------------------------------------------------------------
 
     def add(self, experience: Batch, ctx: Any) -> None:
@@ -107,16 +116,7 @@ class EpisodeReplay(Replay):
     # -- reading ----------------------------------------------------------------------------------------------------
 
     def rounds(self, plan: Any, ctx: Any) -> Iterator[Batch]:
-        """The iteration's draws; none before `least` transitions of ended episodes are there.
-
-        Raises:
-            RecipeError: select has an entry that chooses transitions: it knows nothing of ends.
-        """
-        if ctx.choose is not None:
-            raise RecipeError(
-                "store.episodes draws by itself, from episodes that have ended; take out the select entry that chooses "
-                "transitions (such as prioritized or own_streams), or use store: replay"
-            )
+        """The iteration's draws; none before `least` transitions of ended episodes are there."""
         if len(self.ended) >= self.least:
             yield from super().rounds(plan, ctx)
 

@@ -18,7 +18,9 @@ LONGEST = 10_000
 """Steps after which an episode that nothing ends is given up."""
 
 
-def paid_returns(rewards: Tensor, running: Tensor, terminated: Tensor, gamma: float, tail: float = 0.05) -> Any:
+def paid_returns(
+    rewards: Tensor, running: Tensor, terminated: Tensor, gamma: float, tail: float = 0.05
+) -> tuple[Tensor, Tensor]:
     """Discounted reward to go of every step, and of which steps it is known: Float64 and Bool, `"T B"`.
 
     A step's return is known where its episode really ends, or where what follows the record counts less than `tail`.

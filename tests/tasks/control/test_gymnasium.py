@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 
 import numpy as np
@@ -632,6 +633,17 @@ def test_a_worker_that_raises_or_hangs_is_named():
     made = Plan("unmakable", Unmakable, *(vars(plan())[k] for k in ("observing", "acting")))
     with pytest.raises(WorkerFailed, match=r"(?s)worker 1 of 2 .*no licence"):
         Processes(made, lambda: made, 2, 2)
+
+
+def test_an_own_module_is_found_in_the_working_folder(tmp_path, monkeypatch):
+    """Also where the program was started by a script, which leaves that folder off the path."""
+    (tmp_path / "lies_here.py").write_text(
+        "import gymnasium\n"
+        "gymnasium.register('LiesHere-v0', 'gymnasium.envs.classic_control:CartPoleEnv', max_episode_steps=7)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [place for place in sys.path if place])
+    assert build_task({"gym:lies_here:LiesHere-v0": {"copies": "sync"}}).it.max_steps == 7
 
 
 def test_workers_do_not_outlive_their_parent(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -211,6 +212,7 @@ def test_a_data_set_without_an_environment_still_has_its_transitions(tmp_path):
         {"task": {"gymnasium": {"id": "os:path"}}},
         {"task": {"gymnasium": {"id": "CartPole-v1", "wrappers": ["os:system"]}}},
         {"env_spec": json.dumps({"id": "Nobody-v0", "entry_point": "os:system", "kwargs": {"command": "true"}})},
+        {"env_spec": json.dumps({"id": "this:CartPole-v1"})},
         {"env_spec": json.dumps({"id": "CartPole-v1", "additional_wrappers": [{"entry_point": "os:system"}]})},
     ],
 )
@@ -220,6 +222,7 @@ def test_nothing_that_a_file_names_is_imported(tmp_path, told):
     save(tmp_path / "set", task, record(task, 1), **told)
     again = build(f"minari:{tmp_path / 'set'}")
     assert again.inner is None and "there is no environment" not in again.missing and again.missing
+    assert "this" not in sys.modules
 
 
 def test_parts_are_put_into_the_order_of_the_task(tmp_path):

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from gainstage.ops.influence import estimated_influence, influence_bias
+from gainstage.ops.influence import influence_and_bias
 from gainstage.ops.pieces import Pieces
 from gainstage.registry import RecipeError, component
 from gainstage.select.data.signals import is_greedy, signals
@@ -63,8 +63,7 @@ def forecast(paths: Sequence[Path], success: Sequence[bool]) -> Forecast:
     table, chance = {}, {}
     for state, row in counts.items():
         won, seen = zip(*row.values(), strict=True)
-        table[state] = float(estimated_influence([won], [seen])[0])
-        chance[state] = float(influence_bias([won], [seen])[0])
+        table[state], chance[state] = (float(found[0]) for found in influence_and_bias([won], [seen]))
     sums: list[float] = []
     products: list[float] = []
     every: list[float] = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 import torch
 from torch import Tensor
@@ -13,9 +13,31 @@ from gainstage.tasks.control.batched_env import Simulation, State, TaskEnv, norm
 from gainstage.types.spaces import Box, Discrete
 
 
+class Arms(Simulation):
+    """One choice, then the episode is over; nothing is seen."""
+
+    def arms(self, count: int) -> None:
+        self.max_steps = None  # one choice ends an episode
+        self.observation_space = Box.of(0, 1, (1,))
+        self.action_space = Discrete(count)
+
+
+A = TypeVar("A", bound=Arms)
+
+
+class ArmsEnv(TaskEnv[A]):
+    """State: `nothing "B 1"`."""
+
+    def start(self) -> State:
+        return {"nothing": torch.zeros(self.starting, 1, device=self.device)}
+
+    def observe(self, state: State) -> Tensor:
+        return state["nothing"]
+
+
 @component("task")
 @dataclass
-class Bandit(Simulation):
+class Bandit(Arms):
     """One choice among arms with Gaussian payoffs, then the episode is over; nothing is seen.
 
     Args:
@@ -31,19 +53,14 @@ class Bandit(Simulation):
     def __post_init__(self) -> None:
         if len(self.means) < 2 or self.std < 0:
             raise ValueError(f"means must name at least 2 arms and std be at least 0, got {self.means} and {self.std}")
-        self.max_steps = None  # one choice ends an episode
-        self.observation_space = Box.of(0, 1, (1,))
-        self.action_space = Discrete(len(self.means))
+        self.arms(len(self.means))
 
     def make(self, copies: int, device: torch.device | str = "cpu") -> BanditEnv:
         return BanditEnv(self, copies, device)
 
 
-class BanditEnv(TaskEnv[Bandit]):
-    """State: `nothing "B 1"`. Facts of a step: `success` (the best arm), `regret` (its mean less the chosen one's)."""
-
-    def start(self) -> State:
-        return {"nothing": torch.zeros(self.starting, 1, device=self.device)}
+class BanditEnv(ArmsEnv[Bandit]):
+    """Facts of a step: `success` (the best arm), `regret` (its mean less the chosen one's)."""
 
     def advance(self, state: State, action: Tensor) -> tuple[State, Tensor, Tensor, dict[str, Tensor]]:
         means = torch.tensor(self.task.means, device=self.device)
@@ -51,9 +68,6 @@ class BanditEnv(TaskEnv[Bandit]):
         reward = mean + self.task.std * normal(self.draw(2)).squeeze(1)
         regret = means.max() - mean
         return state, reward, torch.ones_like(action, dtype=torch.bool), {"success": regret == 0, "regret": regret}
-
-    def observe(self, state: State) -> Tensor:
-        return state["nothing"]
 
 
 @component("task")

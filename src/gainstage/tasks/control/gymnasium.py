@@ -8,6 +8,7 @@ import importlib
 import multiprocessing
 import os
 import statistics
+import sys
 import time
 import warnings
 from collections.abc import Mapping, Sequence
@@ -254,7 +255,7 @@ def find_spec(id: str) -> Any:
     module, colon, name = id.rpartition(":")
     if colon:
         try:
-            importlib.import_module(module)
+            _module(module)
         except ModuleNotFoundError as error:
             raise ValueError(f"id {id!r}: there is no module {error.name!r} to import") from None
     for bringer in ("", *BRINGERS):
@@ -269,6 +270,14 @@ def find_spec(id: str) -> Any:
     if name.startswith(("MiniGrid-", "BabyAI-")):
         require("minigrid", extra="control")
     raise ValueError(f"id {id!r}: Gymnasium knows no such environment; {near(name, gymnasium.registry)}")
+
+
+def _module(name: str) -> Any:
+    """A module that a user names: installed, or in the working folder, as for `python -m`, however this was started."""
+    here = os.getcwd()
+    if "" not in sys.path and here not in sys.path:
+        sys.path.append(here)
+    return importlib.import_module(name)
 
 
 def _hear_mujoco(spec: Any) -> None:
@@ -290,6 +299,6 @@ def _warn_of_mujoco(said: str) -> None:
 def _wrapper(place: str) -> Any:
     module, _, name = place.partition(":")
     try:
-        return getattr(importlib.import_module(module), name)
+        return getattr(_module(module), name)
     except (ImportError, AttributeError, ValueError):
         raise ValueError(f"wrappers: {place!r} is no module:Class that can be imported") from None

@@ -159,6 +159,8 @@ def recorded_env(metadata: Mapping[str, Any]) -> dict[str, Any]:
         id, kwargs, limit = data["id"], dict(data.get("kwargs") or {}), data.get("max_episode_steps")
     except (ValueError, KeyError, TypeError):
         raise ValueError("the data set does not say which environment it was recorded in") from None
+    if not isinstance(id, str) or ":" in id:
+        raise ValueError(f"it was recorded in {id!r}, which names code to import")
     if data.get("additional_wrappers"):
         raise ValueError(f"it was recorded in {id} with wrappers around it")
     kwargs.pop("render_mode", None)

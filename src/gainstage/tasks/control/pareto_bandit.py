@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from gainstage.registry import component
-from gainstage.tasks.control.batched_env import Simulation, State, TaskEnv
-from gainstage.types.spaces import Box, Discrete
+from gainstage.tasks.control.bandits import Arms, ArmsEnv
+from gainstage.tasks.control.batched_env import State
 
 
 @component("task")
 @dataclass
-class ParetoBandit(Simulation):
+class ParetoBandit(Arms):
     """One choice among arms with Pareto payoffs, then the episode is over; nothing is seen.
 
     An arm pays at least its scale, and more than c with probability `(scale / c) ** tail`; its mean is
@@ -37,9 +37,7 @@ class ParetoBandit(Simulation):
             raise ValueError(f"scales and tails must name the same arms, at least 2, got {self.scales}, {self.tails}")
         if min(self.scales) <= 0 or min(self.tails) <= 1:
             raise ValueError(f"scales must be above 0 and tails above 1, got {self.scales} and {self.tails}")
-        self.max_steps = None  # one choice ends an episode
-        self.observation_space = Box.of(0, 1, (1,))
-        self.action_space = Discrete(len(self.scales))
+        self.arms(len(self.scales))
 
     @property
     def means(self) -> list[float]:
@@ -52,11 +50,8 @@ class ParetoBandit(Simulation):
         return ParetoBanditEnv(self, copies, device)
 
 
-class ParetoBanditEnv(TaskEnv[ParetoBandit]):
-    """State: `nothing "B 1"`. Facts of a step: `success` (the arm with the highest mean), `worth` (the arm's mean)."""
-
-    def start(self) -> State:
-        return {"nothing": torch.zeros(self.starting, 1, device=self.device)}
+class ParetoBanditEnv(ArmsEnv[ParetoBandit]):
+    """Facts of a step: `success` (the arm with the highest mean), `worth` (the arm's mean)."""
 
     def advance(self, state: State, action: Tensor) -> tuple[State, Tensor, Tensor, dict[str, Tensor]]:
         scales, tails, means = (
@@ -66,6 +61,3 @@ class ParetoBanditEnv(TaskEnv[ParetoBandit]):
         reward = scales[action] * chance ** (-1 / tails[action])
         facts = {"success": means[action] == means.max(), "worth": means[action]}
         return state, reward, torch.ones_like(action, dtype=torch.bool), facts
-
-    def observe(self, state: State) -> Tensor:
-        return state["nothing"]
