@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from gainstage.cli.main import app
 from gainstage.recipe import load
@@ -54,7 +55,7 @@ def test_reward_of_the_how_to_runs_unchanged(tmp_path: Path) -> None:
 
 def test_own_environment_and_algorithm_of_the_how_to_train(tmp_path: Path) -> None:
     page = ROOT / "docs" / "how-to" / "environments.md"
-    environment, _, algorithm = blocks(page, "python")
+    environment, _, algorithm, *_ = blocks(page, "python")
     (recipe,) = blocks(page, "yaml")
     (tmp_path / "docking.py").write_text(environment)
     (tmp_path / "better_only.py").write_text(algorithm)
@@ -73,12 +74,38 @@ def test_own_environment_and_algorithm_of_the_how_to_train(tmp_path: Path) -> No
 
 def test_gymnasium_is_bridged_as_the_how_to_says(tmp_path: Path) -> None:
     pytest.importorskip("gymnasium")
-    _, bridges, _ = blocks(ROOT / "docs" / "how-to" / "environments.md", "python")
+    _, bridges, *_ = blocks(ROOT / "docs" / "how-to" / "environments.md", "python")
     (tmp_path / "bridges.py").write_text(bridges)
     made = runpy.run_path(str(tmp_path / "bridges.py"))
     assert made["single"].reset(seed=0)[0].shape == (4,)
     assert made["vector"].num_envs == 64
     assert made["first"].shape == (4, 6)
+
+
+def test_own_bonus_of_the_how_to_is_paid(tmp_path: Path) -> None:
+    bonus = blocks(ROOT / "docs" / "how-to" / "environments.md", "python")[3]
+    (tmp_path / "centred.py").write_text(bonus)
+    from gainstage.registry import load_plugin
+
+    load_plugin(tmp_path / "centred.py")
+    rewards = []
+    for scale in (0.0, 0.5):
+        made = Trainer(
+            load("ppo", [f"reward=[{{centred: {{scale: {scale}}}}}]", "iterations=1", "budget={}"]),
+            on_batch=lambda number, batch: rewards.append(batch["rewards"].mean()),
+        )
+        made.run()
+    assert rewards[1] < rewards[0]
+
+
+def test_a_finished_run_plays_in_a_program_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("gymnasium")
+    use = blocks(ROOT / "docs" / "how-to" / "environments.md", "python")[4]
+    (tmp_path / "use.py").write_text(use)
+    monkeypatch.chdir(tmp_path)
+    words = ["train", "ppo", "budget.env_steps=1024", "--name", "ppo-cart_pole-001"]
+    assert CliRunner().invoke(app, words).exit_code == 0
+    assert runpy.run_path("use.py")["total"] > 0
 
 
 def commands() -> list[str]:
